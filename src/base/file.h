@@ -1,0 +1,29 @@
+/* file.h: files, whole or mapped. */
+#ifndef QR_BASE_FILE_H
+#define QR_BASE_FILE_H
+
+#include "base/status.h"
+
+/* A file mapped read-only. `data` is NULL for an empty file. */
+struct mapped_file {
+    const uint8_t *data;
+    uint64_t size;
+    char *path; /* owned */
+};
+
+/* Maps `path` (a regular file) read-only and private. Fails with QR_BAD_FILE when it cannot be opened or is no
+ * regular file. A file that is cut short afterwards is the operating system's business, not ours. */
+qr_status file_map(const char *path, struct mapped_file *out, qr_error *err);
+void file_unmap(struct mapped_file *file);
+
+/* Reads a whole file of at most `limit` bytes into a fresh NUL-terminated buffer (qr_free). `*size` excludes the NUL. */
+qr_status file_read(const char *path, uint64_t limit, char **data, size_t *size, qr_error *err);
+
+/* Writes `size` bytes to `path` through a temporary file beside it and a rename, so that a reader or a kill sees the
+ * old file or the new one, never half of it. */
+qr_status file_write_atomic(const char *path, const void *data, size_t size, qr_error *err);
+
+/* "dir/name" in a fresh string (qr_free); NULL without memory. */
+char *path_join(const char *dir, const char *name);
+
+#endif

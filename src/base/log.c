@@ -1,0 +1,16 @@
+#include "base/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+void qr_logf(const struct qr_log *log, enum qr_log_level level, const char *format, ...)
+{
+    char line[2000];
+    va_list ap;
+    if (!log || !log->write || level > log->level)
+        return;
+    va_start(ap, format);
+    vsnprintf(line, sizeof line, format, ap);
+    va_end(ap);
+    log->write(log->user, level, line);
+}

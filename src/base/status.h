@@ -1,0 +1,15 @@
+/* status.h: how every function of the library fails. Knows only quire.h. */
+#ifndef QR_BASE_STATUS_H
+#define QR_BASE_STATUS_H
+
+#include "quire.h"
+
+/* Records `status` and a formatted sentence in `err` (may be NULL) and returns `status`, so that a failing function
+ * ends in `return qr_fail(err, QR_BAD_FILE, "%s: ...", path)`. A message already there is overwritten. */
+qr_status qr_fail(qr_error *err, qr_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Puts "context: " in front of the message already in `err`; returns err's status. For callers that know the file or
+ * request when the callee did not. */
+qr_status qr_fail_in(qr_error *err, qr_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+#endif

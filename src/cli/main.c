@@ -1,0 +1,9 @@
+#include <stdio.h>
+
+#include "quire.h"
+
+int main(void)
+{
+    printf("quire %s\n", qr_version());
+    return 0;
+}

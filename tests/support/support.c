@@ -1,0 +1,24 @@
+#define _GNU_SOURCE
+#include "support/support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+const char *source_path(const char *relative)
+{
+    static char paths[8][4096];
+    static unsigned turn;
+    const char *root = getenv("QUIRE_SOURCE");
+    char *p = paths[turn++ % 8];
+    snprintf(p, sizeof paths[0], "%s/%s", root ? root : ".", relative);
+    return p;
+}
+
+const char *fixture_tokenizer(void)
+{
+    const char *path = getenv("QUIRE_TOKENIZER");
+    if (!path || !*path)
+        path = source_path("../shared/fixtures/tokenizer-v3/tokenizer.json");
+    return access(path, R_OK) == 0 ? path : NULL;
+}
