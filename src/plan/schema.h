@@ -1,0 +1,21 @@
+/* schema.h: every tensor of a family: name, shape, format (v41-model.md 2.3, v4-model.md 2.1). Pure. */
+#ifndef QR_PLAN_SCHEMA_H
+#define QR_PLAN_SCHEMA_H
+
+#include "checkpoint/tensor_spec.h"
+#include "plan/plan.h"
+
+/* A growing list; names are owned by the list'"'"'s arena. */
+struct schema;
+
+/* Every tensor that the official folder of this config must hold, backbone, drafter and vision, in the order of the
+ * published shards; optional ones (skippable copies) are marked. */
+qr_status schema_make(const struct qr_config *config, struct schema **out, qr_error *err);
+void schema_free(struct schema *schema);
+int64_t schema_count(const struct schema *schema);
+const struct tensor_spec *schema_tensors(const struct schema *schema);
+/* The published number of the shard that holds tensor `index` (0-based), for `quire synth`. */
+int32_t schema_shard(const struct schema *schema, int64_t index);
+int32_t schema_shards(const struct schema *schema);
+
+#endif
