@@ -182,6 +182,8 @@ struct op_window_key {
     struct rope_spec rope;
     enum key_grid grid;
     void *out;                   /* bf16 [rows][head_dim] */
+    struct activation packed;    /* Q8 [rows][head_dim], the codes and scales behind `out` (GRID_FP8_ALL); codes NULL: not
+                                    wanted. Values alone do not tell them: a block may have two scales of equal values */
 };
 
 /* Stores window keys of rows into their rings (slot = position mod ring rows), packed to the ring's format. */
@@ -391,6 +393,14 @@ struct op_stream_add {
     struct streams out;
 };
 
+/* Row i of out = row rows.index[i] of in: brings the listed rows together (the rows whose logits are wanted). Any format
+ * without scales. */
+struct op_gather {
+    struct row_list rows;
+    struct activation in;        /* [rows][cols] */
+    struct activation out;       /* [rows.count][cols] */
+};
+
 /* ---- a backend ---- */
 
 /* The largest step; `reserve` sizes scratch from it. */
@@ -422,7 +432,7 @@ struct backend {
 #define QR_OPERATORS(X)                                                                                                \
     X(embed) X(mhc_mix) X(collapse) X(expand) X(norm) X(quantize) X(linear) X(query) X(window_key) X(window_write)     \
     X(position_bias) X(compress) X(tail_write) X(row_write) X(index_query) X(index_select) X(attend) X(unrotate)       \
-    X(route) X(expert) X(combine) X(engram) X(stream_mean) X(stream_add)
+    X(route) X(expert) X(combine) X(engram) X(stream_mean) X(stream_add) X(gather)
 #define QR_OPERATOR(NAME) qr_status (*NAME)(struct backend *, const struct op_##NAME *, qr_error *);
     QR_OPERATORS(QR_OPERATOR)
 #undef QR_OPERATOR

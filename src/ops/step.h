@@ -36,6 +36,7 @@ struct step {
 /* What one layer runs (architecture.md "Row plan", runtime.md 7.5). The three starts may differ in one layer. The model
  * code gets these lists and does not know why a row is missing. */
 struct layer_rows {
+    struct row_list input;         /* rows whose attention input is computed: every row of `key` or `compress` */
     struct row_list query;         /* rows that pass through the whole layer */
     struct row_list key;           /* rows whose window key is computed (a superset of query) */
     struct row_list compress;      /* rows whose compressor inputs are computed; empty where the layer owns no rows */
