@@ -110,7 +110,8 @@ struct op_mhc_mix {
 };
 
 /* u = bf16(sum_j pre_j x_j); then, when `norm` is given, the RMS norm of u. Any of the outputs may have codes NULL.
- * w8a8 adds the four products as (0+1)+(2+3) (v4-model.md 7.4): pairwise. */
+ * w8a8 adds the four products as (0+1)+(2+3) (v4-model.md 7.4): pairwise. The w8a8 FFN norm is deferred: with `inverse`
+ * normed is f32 w u, inverse[row] = rsqrt(mean u^2 + eps), and the scale of quantized is multiplied by it. */
 struct op_collapse {
     struct row_list rows;
     struct streams x;
@@ -119,8 +120,9 @@ struct op_collapse {
     float norm_eps;
     bool pairwise;
     struct activation collapsed; /* bf16 [rows][D]: u */
-    struct activation normed;    /* bf16 [rows][D] */
+    struct activation normed;    /* bf16 [rows][D] (f32 when deferred) */
     struct activation quantized; /* Q8 (or I8 by row) of normed */
+    float *inverse;              /* f32 [rows] or NULL: the norm is not deferred */
 };
 
 /* x[k] <- post_k y + sum_j comb[j][k] x[j], f32, rounded to the streams' format (v41-model.md 4.4, v4-model.md 3.4). */
@@ -132,12 +134,15 @@ struct op_expand {
 };
 
 /* RMS norm of rows (v41-model.md 4.2): out = round(w (x rsqrt(mean x^2 + eps))). in and out bf16 or f32; weight bf16,
- * or f32 when weight_f32. quantized (codes NULL: none) is the Q8 or I8 form of out. */
+ * or f32 when weight_f32. quantized (codes NULL: none) is the Q8 or I8 form of out; out.codes may be NULL then. parts > 1:
+ * a row is that many pieces of cols / parts columns, each normed by itself with the same weight (v4-model.md 6.3 step 2). */
 struct op_norm {
     struct row_list rows;
     struct activation in;
     const void *weight;
     bool weight_f32;
+    const float *smooth;         /* f32, multiplies after the weight (v4-model.md 7.4 mtp_projection); NULL: none */
+    int32_t parts;               /* 0 or 1: the whole row */
     float eps;
     struct activation out, quantized;
 };
@@ -149,13 +154,14 @@ struct op_quantize {
 };
 
 /* out = in W^T (v41-model.md 2.5 and 3.5; v4-model.md 4.3, 7.3). Which product it is follows from the formats:
- * Q8 x FP8|FP4 -> bf16; BF16 x BF16 -> bf16 or f32; BF16|F32 x F32, F32 x BF16 -> f32 (or bf16); I8 x INT8 -> f32 or bf16.
- * groups G > 1: W is [G * n/G][k], in has G * k columns; output block g uses input block g (wo_a). */
+ * Q8 x FP8|FP4, BF16|F32 x BF16|F32|FP8 (FP8 widened exactly: wo_a), I8 x INT8; out bf16 or f32.
+ * groups G > 1: W is [G * n/G][k], in has G * k columns; output block g uses input block g (wo_a).
+ * parts P > 1: a row is P pieces of k columns, each multiplied by the whole W; out has P * n columns. */
 struct op_linear {
     struct row_list rows;
     struct activation in;
     const struct weight *weight;
-    int32_t groups;
+    int32_t groups, parts;       /* 0 or 1: one; not both above 1 */
     struct activation out;
 };
 
@@ -191,6 +197,7 @@ struct op_window_write {
     struct row_list rows;
     const struct step *step;
     const void *keys;            /* bf16 [rows][head_dim], values already on the grid */
+    struct activation packed;    /* from op_window_key; needed when the ring is ROW_FP8_E8M0 */
     int32_t head_dim;
     struct ring_plane ring;
 };
@@ -240,8 +247,8 @@ struct op_row_write {
     struct rope_spec rope;
     bool hadamard;
     enum key_grid grid;
-    struct row_plane plane;
-    void *values_out;            /* bf16 [rows][cols] on the grid, for traces; NULL: not wanted */
+    struct row_plane plane;      /* a row whose block is unmapped is not stored */
+    void *values_out;            /* bf16 [rows][cols] on the grid (INT8: rounded to bf16), for traces; NULL: not wanted */
 };
 
 /* Index queries in place: rotation, optional Hadamard, grid (v41-model.md 6.1, v4-model.md 5.6, 7.4). */
@@ -295,7 +302,8 @@ struct op_index_select {
  * slots (oldest first, missing ones at the end), then compressed rows: `selected` ids in their order, or with
  * selected NULL the range [0, visible). A window row of position q comes from `fresh` when q >= key_from[request], else
  * from the ring. Blocks of `block` slots; probabilities rounded to bf16 for the value product; sink in the denominator
- * only. w8a8 merges tiles with the two-sided rescale and leaves o in f32. */
+ * only. w8a8 merges tiles with the two-sided rescale and leaves o in f32. draft_block (speculation.md 2.6): every row of
+ * a request has the window before the request's first position, from the ring, then all rows of the request, from `fresh`. */
 struct op_attend {
     struct row_list rows;
     const struct step *step;
@@ -305,6 +313,8 @@ struct op_attend {
     const void *q;               /* bf16 [rows][heads][head_dim] */
     const void *fresh;           /* bf16 [rows][head_dim] */
     const int32_t *key_from;     /* [requests] */
+    const int32_t *window_low;   /* [rows] lowest position of the row's window (`lo` of runtime.md 3.3); NULL: 0 */
+    bool draft_block;
     struct ring_plane ring;
     bool has_plane;
     struct row_plane plane;
@@ -330,7 +340,8 @@ struct op_unrotate {
 struct op_route {
     struct row_list rows;
     const struct step *step;
-    struct activation x;         /* bf16 [rows][D] */
+    struct activation x;         /* bf16 [rows][D]; w8a8: f32 w u of op_collapse, */
+    const float *x_scale;        /* and its `inverse` [rows], which multiplies the logits; NULL: none */
     const struct weight *gate;   /* bf16 or f32 [E][D] */
     const float *bias, *bias_image; /* [E]; bias_image for rows of image_mask, may be NULL */
     const int32_t *table;        /* [vocab][k] hash layers, else NULL */
