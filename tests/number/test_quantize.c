@@ -8,6 +8,7 @@
 #include "number/e8m0.h"
 #include "number/int8.h"
 #include "number/quantize.h"
+#include "support/golden.h"
 #include "support/support.h"
 
 static void scales_of_the_table(void **state)
@@ -239,6 +240,43 @@ static void a_block_of_zeros_keeps_its_signs_and_the_smallest_scale(void **state
     assert_int_equal(codes[2], 0x80);
 }
 
+static void golden_quantizers_match(void **state)
+{
+    (void)state;
+    struct golden *g = golden_open("tests/golden/ops4/36-quantizers-both-a.safetensors");
+    int64_t n;
+    const uint16_t *x = golden_bf16(g, "in.x", &n);
+    int64_t width = golden_view(g, "in.x")->shape[1];
+    uint8_t *codes = test_malloc((size_t)n), *scales = test_malloc((size_t)n);
+    uint16_t *y = test_malloc((size_t)n * sizeof *y);
+    int8_t *q = test_malloc((size_t)n);
+    assert_true(n % width == 0 && width % 128 == 0);
+
+    q8_quantize(x, n, 128, codes, scales);
+    assert_memory_equal(codes, golden_bytes(g, "out.aq_codes", NULL), n);
+    const float *want = golden_f32(g, "out.aq_scale", NULL);
+    for (int64_t i = 0; i < n / 128; i++)
+        assert_true(e8m0_decode(scales[i]) == want[i]);
+
+    memcpy(y, x, (size_t)n * sizeof *y);
+    q8_round(y, n, 64);
+    assert_memory_equal(y, golden_bf16(g, "out.aqd64", NULL), (size_t)n * sizeof *y);
+    memcpy(y, x, (size_t)n * sizeof *y);
+    q4_e8m0_round(y, n);
+    assert_memory_equal(y, golden_bf16(g, "out.fq32", NULL), (size_t)n * sizeof *y);
+
+    want = golden_f32(g, "out.i8_scale", NULL);
+    for (int64_t r = 0; r < n / width; r++)
+        assert_true(int8_quantize_row_bf16(x + r * width, width, q + r * width) == want[r]);
+    assert_memory_equal(q, golden_bytes(g, "out.i8", NULL), n);
+
+    test_free(q);
+    test_free(y);
+    test_free(scales);
+    test_free(codes);
+    golden_close(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -251,6 +289,7 @@ int main(void)
         cmocka_unit_test(q4_e4m3_scale_does_not_depend_on_the_way_of_dividing),
         cmocka_unit_test(packed_rows_give_back_the_in_place_values),
         cmocka_unit_test(f32_and_bf16_inputs_of_equal_value_give_equal_codes),
+        cmocka_unit_test(golden_quantizers_match),
         cmocka_unit_test(a_block_of_zeros_keeps_its_signs_and_the_smallest_scale),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,36 @@
+/* checkpoint.h: a model folder: model.safetensors.index.json and its shards, or a single model.safetensors. All files
+ * are mapped read-only; opening reads headers only. */
+#ifndef QR_CHECKPOINT_CHECKPOINT_H
+#define QR_CHECKPOINT_CHECKPOINT_H
+
+#include "base/status.h"
+#include "checkpoint/tensor_table.h"
+
+struct checkpoint;
+
+/* Opens the folder `dir`. Refused, naming file and tensor: what safetensors_header.h lists for any shard; an index that
+ * is malformed, names a tensor twice or a file outside the folder; a shard that is missing; a tensor in another shard
+ * than mapped, or that the index does not list. A listed tensor that no shard holds is left to checkpoint_expect.
+ * Free with checkpoint_close. */
+qr_status checkpoint_open(const char *dir, struct checkpoint **out, qr_error *err);
+void checkpoint_close(struct checkpoint *ck);
+
+const char *checkpoint_path(const struct checkpoint *ck);
+int64_t checkpoint_shards(const struct checkpoint *ck);
+/* The path of a shard's file. */
+const char *checkpoint_shard_path(const struct checkpoint *ck, int32_t shard);
+
+/* Every name of the index (or the single file), listed-but-absent ones included (dtype DTYPE_COUNT), in its order. */
+int64_t checkpoint_count(const struct checkpoint *ck);
+const struct tensor_view *checkpoint_at(const struct checkpoint *ck, int64_t index);
+/* Payload bytes of all tensors present. */
+uint64_t checkpoint_bytes(const struct checkpoint *ck);
+
+/* The index of that name, or -1. */
+int64_t checkpoint_index_of(const struct checkpoint *ck, const char *name);
+/* The tensor of that name in constant time, or NULL when no shard holds it. */
+const struct tensor_view *checkpoint_find(const struct checkpoint *ck, const char *name);
+/* The same; QR_BAD_FILE naming folder and tensor when absent. */
+qr_status checkpoint_get(const struct checkpoint *ck, const char *name, const struct tensor_view **out, qr_error *err);
+
+#endif
