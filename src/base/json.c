@@ -107,8 +107,8 @@ static qr_status fail_syntax(struct scan *s, size_t offset, const char *name, qr
     char *words = (char *)yajl_get_error(s->yajl, 0, NULL, 0);
     const char *from = words ? strstr(words, ": ") : NULL;
     from = from ? from + 2 : "syntax error";
-    qr_status st = qr_fail(err, QR_BAD_FILE, "%s: not valid JSON at byte %zu: %.*s", name, offset,
-                           (int)strcspn(from, "\n"), from);
+    qr_status st =
+        qr_fail(err, QR_BAD_FILE, "%s: not valid JSON at byte %zu: %.*s", name, offset, (int)strcspn(from, "\n"), from);
     yajl_free_error(s->yajl, (unsigned char *)words);
     return st;
 }
@@ -300,8 +300,8 @@ static bool tree_end_object(void *user)
         return no_memory(b);
     if (!duplicate)
         return true;
-    b->status = qr_fail(b->err, QR_BAD_FILE, "%s: key \"%.200s\" stands twice in one JSON object", b->name,
-                        duplicate->key);
+    b->status =
+        qr_fail(b->err, QR_BAD_FILE, "%s: key \"%.200s\" stands twice in one JSON object", b->name, duplicate->key);
     return false;
 }
 

@@ -61,9 +61,9 @@ qr_status json_scan(const char *data, size_t size, const char *name, const struc
                     qr_error *err);
 
 /* Writing. Every call appends to one growing buffer; what goes wrong is remembered and reported by json_finish: no
- * memory (QR_NO_MEMORY); a string that is not UTF-8, a number that is not finite, nesting beyond 127, calls out of order
- * (QR_BAD_ARGUMENT). Numbers written by json_w_double use the shortest text that reads back equal. `json_w_raw` inserts
- * JSON text as is. */
+ * memory (QR_NO_MEMORY); a string that is not UTF-8, a number that is not finite, nesting beyond 127, calls out of
+ * order (QR_BAD_ARGUMENT). Numbers written by json_w_double use the shortest text that reads back equal. `json_w_raw`
+ * inserts JSON text as is. */
 struct json_writer;
 struct json_writer *json_writer_open(bool pretty); /* NULL without memory */
 void json_w_object(struct json_writer *w);

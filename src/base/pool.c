@@ -26,13 +26,13 @@ struct worker {
  * read; so a worker that comes late takes nothing, and the caller waits for items, never for workers. */
 struct worker_pool {
     int threads;
-    _Atomic uint64_t ticket;    /* turn << 32 | index */
-    _Atomic(pool_body *) body;  /* these four are written while the index is CLOSED */
+    _Atomic uint64_t ticket;   /* turn << 32 | index */
+    _Atomic(pool_body *) body; /* these four are written while the index is CLOSED */
     _Atomic(void *) user;
     _Atomic int64_t first;
     _Atomic uint32_t items;
-    _Atomic uint32_t done;      /* items finished */
-    _Atomic int sleepers;       /* workers asleep or about to be */
+    _Atomic uint32_t done; /* items finished */
+    _Atomic int sleepers;  /* workers asleep or about to be */
     _Atomic int caller_sleeps;
     _Atomic bool quit;
     pthread_mutex_t lock;

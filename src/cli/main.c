@@ -1,9 +1,84 @@
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
+#include "cli/commands.h"
+#include "cli/nearest.h"
 #include "quire.h"
 
-int main(void)
+struct command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+};
+
+/* A command gets its line here when it lands. Order: as a newcomer meets them. */
+static const struct command commands[] = {
+    {NULL, NULL, NULL},
+};
+
+static void print_usage(FILE *to)
 {
-    printf("quire %s\n", qr_version());
-    return 0;
+    fprintf(to, "Usage: quire COMMAND [OPTION...]\n"
+                "       quire COMMAND --help\n"
+                "       quire --version\n"
+                "\nRuns DeepSeek-V4-Flash and DeepSeek-V4.1-Flash from the checkpoint as it is published.\n"
+                "\nCommands:\n");
+    for (const struct command *c = commands; c->name; c++)
+        fprintf(to, "  %-10s %s\n", c->name, c->summary);
+}
+
+static const struct command *find_command(const char *name)
+{
+    for (const struct command *c = commands; c->name; c++)
+        if (strcmp(c->name, name) == 0)
+            return c;
+    return NULL;
+}
+
+static int unknown(const char *name)
+{
+    static const char *const options[] = {"--help", "--version"};
+    const char *nearest = options[edit_distance(name, options[1]) < edit_distance(name, options[0])];
+    for (const struct command *c = commands; c->name; c++)
+        if (name[0] != '-' && (nearest[0] == '-' || edit_distance(name, c->name) < edit_distance(name, nearest)))
+            nearest = c->name;
+    fprintf(stderr, "quire: unknown %s %s; the nearest is %s\nTry 'quire --help'.\n",
+            name[0] == '-' ? "option" : "command", name, nearest);
+    return 2;
+}
+
+static int dispatch(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_usage(stderr);
+        return 2;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("quire %s\n", qr_version());
+        return 0;
+    }
+    bool help = strcmp(argv[1], "help") == 0;
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || (help && argc == 2)) {
+        print_usage(stdout);
+        return 0;
+    }
+    const char *name = argv[help ? 2 : 1];
+    const struct command *c = find_command(name);
+    if (!c)
+        return unknown(name);
+    if (help)
+        return c->run(2, (char *[]){argv[2], "--help", NULL});
+    return c->run(argc - 1, argv + 1);
+}
+
+int main(int argc, char **argv)
+{
+    int status = dispatch(argc, argv);
+    /* A full disk or a closed pipe must not look like success. */
+    if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {
+        fprintf(stderr, "quire: standard output: %s\n", strerror(errno));
+        return 1;
+    }
+    return status;
 }

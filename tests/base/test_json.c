@@ -94,9 +94,9 @@ static void keys_are_unescaped_and_compared_whole(void **state)
 static void a_lone_surrogate_is_refused(void **state)
 {
     (void)state;
-    const char *const texts[] = {"\"\\ud800\"",       "\"\\udfff\"",        "\"\\ud800x\"",
-                                 "\"\\ud800\\n\"",    "\"\\ud800\\u0041\"", "\"\\ud800\\ud800\\udc00\"",
-                                 "\"\\uDC00\\uD800\"", "{\"\\uDBFF\": 1}",  "\"\\\\\\ud83d\""};
+    const char *const texts[] = {"\"\\ud800\"",        "\"\\udfff\"",        "\"\\ud800x\"",
+                                 "\"\\ud800\\n\"",     "\"\\ud800\\u0041\"", "\"\\ud800\\ud800\\udc00\"",
+                                 "\"\\uDC00\\uD800\"", "{\"\\uDBFF\": 1}",   "\"\\\\\\ud83d\""};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         refused(texts[i], strlen(texts[i]), "lone surrogate");
     refused("[\"0123456789\", \"\\udc00\"]", 24, "byte 16: lone surrogate");
@@ -105,9 +105,10 @@ static void a_lone_surrogate_is_refused(void **state)
 static void invalid_utf8_is_refused(void **state)
 {
     (void)state;
-    const char *const texts[] = {"\"\x80\"",         "\"\xc0\xaf\"",         "\"\xc3\"",         "\"\xe0\x80\x80\"",
-                                 "\"\xed\xa0\x80\"", "\"\xf0\x80\x80\x80\"", "\"\xe2\x82\"",     "\"\xf4\x90\x80\x80\"",
-                                 "\"\xf5\x80\x80\x80\"", "\"\xff\"",         "\xef\xbb\xbf{",    "\"\xe2\x82"};
+    const char *const texts[] = {"\"\x80\"",         "\"\xc0\xaf\"",         "\"\xc3\"",
+                                 "\"\xe0\x80\x80\"", "\"\xed\xa0\x80\"",     "\"\xf0\x80\x80\x80\"",
+                                 "\"\xe2\x82\"",     "\"\xf4\x90\x80\x80\"", "\"\xf5\x80\x80\x80\"",
+                                 "\"\xff\"",         "\xef\xbb\xbf{",        "\"\xe2\x82"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         refused(texts[i], strlen(texts[i]), i == 10 ? "byte 0" : "byte 1: invalid UTF-8");
 }
@@ -116,11 +117,12 @@ static void what_is_not_json_is_refused(void **state)
 {
     (void)state;
     const char *const texts[] = {
-        "",       " ",       "{",      "[",        "[1",       "{\"a\"",   "{\"a\":",  "{\"a\":1",  "{} x",    "1 2",
-        "[1,]",   "[,1]",    "{,}",    "{\"a\":1,}", "{a:1}",  "{1:1}",    "[1 2]",    "01",        "-",       "1.",
-        ".5",     "+1",      "1e",     "0x10",     "NaN",      "Infinity", "tru",      "nul",       "\"a",     "'a'",
-        "\"\\x\"", "\"\\u12\"", "\"\\u12G4\"", "\"\t\"", "\"\n\"", "[\v1]", "[1\f]",    "[1]\v",     "/**/1",   "\x01",
-        "]",      "[}",      "{]",     "[\"a\":1]", "{} {}",   "truefalse", "\"\\", "\"\\u"};
+        "",          " ",     "{",     "[",       "[1",         "{\"a\"",      "{\"a\":", "{\"a\":1",  "{} x",
+        "1 2",       "[1,]",  "[,1]",  "{,}",     "{\"a\":1,}", "{a:1}",       "{1:1}",   "[1 2]",     "01",
+        "-",         "1.",    ".5",    "+1",      "1e",         "0x10",        "NaN",     "Infinity",  "tru",
+        "nul",       "\"a",   "'a'",   "\"\\x\"", "\"\\u12\"",  "\"\\u12G4\"", "\"\t\"",  "\"\n\"",    "[\v1]",
+        "[1\f]",     "[1]\v", "/**/1", "\x01",    "]",          "[}",          "{]",      "[\"a\":1]", "{} {}",
+        "truefalse", "\"\\",  "\"\\u"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         refused(texts[i], strlen(texts[i]), "byte ");
     refused("[1]\0", 4, "byte 3");
@@ -181,8 +183,9 @@ static void duplicate_keys_are_found_among_few_and_many(void **state)
 static void integers_are_exact_or_refused(void **state)
 {
     (void)state;
-    struct json_document *doc = parse("[0, -0, 9223372036854775807, -9223372036854775808, 9223372036854775808,"
-                                      "-9223372036854775809, 18446744073709551615, 18446744073709551616, 1.0, 1e3, \"1\", -1]");
+    struct json_document *doc =
+        parse("[0, -0, 9223372036854775807, -9223372036854775808, 9223372036854775808,"
+              "-9223372036854775809, 18446744073709551615, 18446744073709551616, 1.0, 1e3, \"1\", -1]");
     const struct json *root = json_root(doc);
     static const bool fits_int64[] = {1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1};
     static const bool fits_uint64[] = {1, 1, 1, 0, 1, 0, 1, 0, 0, 0, 0, 0};
@@ -242,7 +245,7 @@ static bool say_end_object(void *u) { return say(u, "}", "", 0); }
 static bool say_start_array(void *u) { return say(u, "[", "", 0); }
 static bool say_end_array(void *u) { return say(u, "]", "", 0); }
 
-static const struct json_events say_all = {say_null, say_boolean,      say_number,     say_string,      say_key,
+static const struct json_events say_all = {say_null,         say_boolean,    say_number,      say_string,   say_key,
                                            say_start_object, say_end_object, say_start_array, say_end_array};
 
 static void events_come_in_order_and_may_stop_the_scan(void **state)
@@ -354,9 +357,15 @@ static void doubles_are_written_shortest(void **state)
     static const struct {
         double value;
         const char *text;
-    } cases[] = {{0.1, "0.1"},   {1, "1"},          {-0.0, "-0"},      {1e300, "1e+300"},
-                 {5e-324, "5e-324"}, {1.0 / 3, "0.3333333333333333"}, {123456.75, "123456.75"},
-                 {(double)0.1f, "0.10000000149011612"}, {1.7976931348623157e308, "1.7976931348623157e+308"}};
+    } cases[] = {{0.1, "0.1"},
+                 {1, "1"},
+                 {-0.0, "-0"},
+                 {1e300, "1e+300"},
+                 {5e-324, "5e-324"},
+                 {1.0 / 3, "0.3333333333333333"},
+                 {123456.75, "123456.75"},
+                 {(double)0.1f, "0.10000000149011612"},
+                 {1.7976931348623157e308, "1.7976931348623157e+308"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct json_writer *w = json_writer_open(false);
         const char *text;
