@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 
-enum { QR_MAX_LAYERS = 160, QR_MAX_ENGRAM = 8, QR_MAX_NGRAM = 8 };
+enum { QR_MAX_LAYERS = 160, QR_MAX_ENGRAM = 8, QR_MAX_NGRAM = 8, QR_MAX_STREAMS = 8 };
 
 enum qr_family { QR_FAMILY_V41, QR_FAMILY_V4 };
 /* What drafts: nothing, the serial MTP layer of V4 (v4-model.md 6.3) or DSpark'"'"'s block drafter. */
@@ -59,6 +59,7 @@ struct qr_config {
 
     int32_t fp8_block;                  /* side of a weight scale tile: 32 (V4.1), 128 (V4) */
     enum qr_expert_format expert_format;
+    bool expert_format_stated;          /* false: V4's first file has no expert_dtype; the shard headers decide */
 
     int32_t bos_token_id, eos_token_id, pad_token_id, image_token_id; /* -1: absent */
     bool has_vision;
@@ -70,7 +71,10 @@ struct qr_config {
 };
 
 /* Reads and checks `path` (a config.json). Every violated rule is listed in the one message, with its admission id
- * where it has one (E01, E28, E33 of runtime.md 11), up to the room there is. */
+ * where it has one (E01, E28, E33 of runtime.md 11), up to the room there is. Fails with QR_REFUSED when an admission
+ * rule is among them, else QR_BAD_CONFIG; QR_BAD_FILE for what is no JSON. Values are as in the file, lists sorted
+ * where the order has no meaning (dspark_target_layers). That engram_num_embeddings are sums of primes is checked
+ * here too. */
 qr_status config_read(const char *path, struct qr_config *out, qr_error *err);
 /* The same from memory; `name` is quoted in errors. */
 qr_status config_parse(const char *json, size_t size, const char *name, struct qr_config *out, qr_error *err);
