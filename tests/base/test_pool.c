@@ -1,3 +1,4 @@
+/* label: threads */
 #define _GNU_SOURCE
 #include "support/support.h"
 

@@ -110,28 +110,44 @@ static int64_t integer_at(const struct tensor_view *v, int64_t i)
 {
     switch (v->dtype) {
     case DTYPE_BOOL:
-    case DTYPE_U8: return ((const uint8_t *)v->data)[i];
-    case DTYPE_I8: return ((const int8_t *)v->data)[i];
-    case DTYPE_U16: return ((const uint16_t *)v->data)[i];
-    case DTYPE_I16: return ((const int16_t *)v->data)[i];
-    case DTYPE_U32: return ((const uint32_t *)v->data)[i];
-    case DTYPE_I32: return ((const int32_t *)v->data)[i];
+    case DTYPE_U8:
+        return ((const uint8_t *)v->data)[i];
+    case DTYPE_I8:
+        return ((const int8_t *)v->data)[i];
+    case DTYPE_U16:
+        return ((const uint16_t *)v->data)[i];
+    case DTYPE_I16:
+        return ((const int16_t *)v->data)[i];
+    case DTYPE_U32:
+        return ((const uint32_t *)v->data)[i];
+    case DTYPE_I32:
+        return ((const int32_t *)v->data)[i];
     case DTYPE_U64:
-    case DTYPE_I64: return ((const int64_t *)v->data)[i];
-    default: fail_msg("%s: %s holds no integers", v->name, dtype_name(v->dtype)); return 0;
+    case DTYPE_I64:
+        return ((const int64_t *)v->data)[i];
+    default:
+        fail_msg("%s: %s holds no integers", v->name, dtype_name(v->dtype));
+        return 0;
     }
 }
 
 static float float_at(const struct tensor_view *v, int64_t i)
 {
     switch (v->dtype) {
-    case DTYPE_F32: return ((const float *)v->data)[i];
-    case DTYPE_F64: return (float)((const double *)v->data)[i];
-    case DTYPE_BF16: return bf16_decode(((const uint16_t *)v->data)[i]);
-    case DTYPE_F16: return f16_decode(((const uint16_t *)v->data)[i]);
-    case DTYPE_F8_E4M3: return e4m3_decode(((const uint8_t *)v->data)[i]);
-    case DTYPE_F8_E8M0: return e8m0_decode(((const uint8_t *)v->data)[i]);
-    default: return (float)integer_at(v, i);
+    case DTYPE_F32:
+        return ((const float *)v->data)[i];
+    case DTYPE_F64:
+        return (float)((const double *)v->data)[i];
+    case DTYPE_BF16:
+        return bf16_decode(((const uint16_t *)v->data)[i]);
+    case DTYPE_F16:
+        return f16_decode(((const uint16_t *)v->data)[i]);
+    case DTYPE_F8_E4M3:
+        return e4m3_decode(((const uint8_t *)v->data)[i]);
+    case DTYPE_F8_E8M0:
+        return e8m0_decode(((const uint8_t *)v->data)[i]);
+    default:
+        return (float)integer_at(v, i);
     }
 }
 
