@@ -58,6 +58,13 @@ void file_unmap(struct mapped_file *file)
     *file = (struct mapped_file){0};
 }
 
+void file_advise(const void *data, uint64_t size, enum file_advice advice)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)data / page * page;
+    if (size)
+        madvise((void *)begin, (uintptr_t)data + size - begin, advice == FILE_RANDOM ? MADV_RANDOM : MADV_WILLNEED);
+}
+
 qr_status file_read(const char *path, uint64_t limit, char **data, size_t *size, qr_error *err)
 {
     int fd;

@@ -16,6 +16,10 @@ struct mapped_file {
 qr_status file_map(const char *path, struct mapped_file *out, qr_error *err);
 void file_unmap(struct mapped_file *file);
 
+/* Hints about a part of a mapping: read at random (no reading ahead), soon needed. Never fails, may do nothing. */
+enum file_advice { FILE_RANDOM, FILE_WILL_NEED };
+void file_advise(const void *data, uint64_t size, enum file_advice advice);
+
 /* Reads a whole file of at most `limit` bytes into a fresh NUL-terminated buffer (qr_free). `*size` excludes the NUL. */
 qr_status file_read(const char *path, uint64_t limit, char **data, size_t *size, qr_error *err);
 

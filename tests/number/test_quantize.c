@@ -1,5 +1,6 @@
 /* The block quantizers: the vectors of v41-model.md 13.3 and v4-model.md 13.1, and laws over all bf16 maxima. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "number/bf16.h"
@@ -277,6 +278,53 @@ static void golden_quantizers_match(void **state)
     golden_close(g);
 }
 
+/* The cache rows of a golden: codes and scales give its bf16 rows, and rounding such a row again changes nothing (but for
+ * Q4-E4M3, which is not idempotent everywhere). Codes need not come back: a block whose largest value was rounded down to
+ * a power of two takes half the scale the second time. Returns how many arrays there were. */
+static int check_rows(const char *path)
+{
+    enum { LARGEST = 1 << 17 };
+    static uint16_t back[LARGEST];
+    struct golden *g = golden_open(path);
+    int arrays = 0;
+    for (int i = 0; i < 3 * 40; i++) {
+        static const char *const planes[] = {"win", "main", "ik"};
+        char rows[32], rows_codes[32], rows_scales[32];
+        int64_t n;
+        snprintf(rows, sizeof rows, "%s.%d", planes[i % 3], i / 3);
+        snprintf(rows_codes, sizeof rows_codes, "%s.codes", rows);
+        snprintf(rows_scales, sizeof rows_scales, "%s.scales", rows);
+        if (!golden_has(g, rows))
+            continue;
+        arrays++;
+        const uint16_t *want = golden_bf16(g, rows, &n);
+        const uint8_t *want_codes = golden_bytes(g, rows_codes, NULL), *want_scales = golden_bytes(g, rows_scales, NULL);
+        assert_true(n <= LARGEST);
+        if (i % 3 == 0) {
+            q8_dequantize(want_codes, want_scales, n, 32, back);
+            assert_memory_equal(back, want, (size_t)n * sizeof *back);
+            q8_round(back, n, 32);
+        } else if (i % 3 == 1) {
+            q4_e4m3_dequantize(want_codes, want_scales, n, back);
+        } else {
+            q4_e8m0_dequantize(want_codes, want_scales, n, back);
+            assert_memory_equal(back, want, (size_t)n * sizeof *back);
+            q4_e8m0_round(back, n);
+        }
+        assert_memory_equal(back, want, (size_t)n * sizeof *back);
+    }
+    golden_close(g);
+    return arrays;
+}
+
+static void golden_cache_rows_unpack_and_are_fixed_points(void **state)
+{
+    (void)state;
+    assert_true(check_rows("tests/golden/v41/spec-13.1/t90.safetensors") > 8);
+    assert_true(check_rows("tests/golden/v41/wide/t90.safetensors") > 8);
+    assert_true(check_rows("tests/golden/v41/pad/t78.safetensors") > 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -290,6 +338,7 @@ int main(void)
         cmocka_unit_test(packed_rows_give_back_the_in_place_values),
         cmocka_unit_test(f32_and_bf16_inputs_of_equal_value_give_equal_codes),
         cmocka_unit_test(golden_quantizers_match),
+        cmocka_unit_test(golden_cache_rows_unpack_and_are_fixed_points),
         cmocka_unit_test(a_block_of_zeros_keeps_its_signs_and_the_smallest_scale),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
