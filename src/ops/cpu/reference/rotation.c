@@ -1,0 +1,54 @@
+#include "ops/cpu/reference/rotation.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "number/bf16.h"
+
+void rope_table(const struct rope_spec *rope, int32_t position, float *table)
+{
+    int32_t pairs = rope->dim / 2;
+    for (int32_t i = 0; i < pairs; i++) {
+        float angle = (float)position * rope->frequencies[i]; /* the f32 rounding is part of the model */
+        float c = (float)cos((double)angle), s = (float)sin((double)angle);
+        table[i] = rope->bf16_tables ? bf16_round(c) : c;
+        table[pairs + i] = rope->bf16_tables ? bf16_round(s) : s;
+    }
+}
+
+/* y[2i] = x[2i] c - x[2i+1] s, y[2i+1] = x[2i] s + x[2i+1] c */
+void rope_turn(const struct rope_spec *rope, const float *table, float *x, int64_t n)
+{
+    int32_t pairs = rope->dim / 2;
+    x += n - rope->dim;
+    for (int32_t i = 0; i < pairs; i++) {
+        float c = table[i], s = table[pairs + i], even = x[2 * i], odd = x[2 * i + 1];
+        x[2 * i] = even * c - odd * s;
+        x[2 * i + 1] = even * s + odd * c;
+    }
+}
+
+void rope_turn_back(const struct rope_spec *rope, const float *table, float *x, int64_t n)
+{
+    int32_t pairs = rope->dim / 2;
+    x += n - rope->dim;
+    for (int32_t i = 0; i < pairs; i++) {
+        float c = table[i], s = -table[pairs + i], even = x[2 * i], odd = x[2 * i + 1];
+        x[2 * i] = even * c - odd * s;
+        x[2 * i + 1] = even * s + odd * c;
+    }
+}
+
+void hadamard(float *x, int64_t n, bool bf16_matrix, float *other)
+{
+    float entry = (float)(1.0 / sqrt((double)n));
+    if (bf16_matrix)
+        entry = bf16_round(entry);
+    for (int64_t i = 0; i < n; i++) {
+        double sum = 0;
+        for (int64_t k = 0; k < n; k++) /* H[i][k] = -1 to the number of ones that i and k share */
+            sum += __builtin_parityll((uint64_t)(i & k)) ? -(double)x[k] : (double)x[k];
+        other[i] = bf16_matrix ? (float)(sum * (double)entry) : (float)sum * entry;
+    }
+    memcpy(x, other, (size_t)n * sizeof *x);
+}
