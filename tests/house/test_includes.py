@@ -1,3 +1,4 @@
+# label: once
 """No include goes upward in the house: a floor of src/ knows itself and the floors below it."""
 import pathlib
 import re

@@ -1,3 +1,4 @@
+# label: once
 """A source file has at most 800 lines: beyond that it is two modules that have not met yet."""
 import pathlib
 

@@ -1,3 +1,4 @@
+# label: once
 """No file of the project names a place of the machine it was written on."""
 import re
 
