@@ -1,7 +1,7 @@
 /* geometry.h: every offset of the two pools (runtime.md 2). PAGE scales with cached tokens, STATE with running
  * requests. Pure numbers: no memory, no model, no scheduler. All offsets are 64-bit bytes.
  *
- * A row'"'"'s address is never computed elsewhere: operators get `row_plane` and `ring_plane`, filled here from base
+ * A row's address is never computed elsewhere: operators get `row_plane` and `ring_plane`, filled here from base
  * pointers, and use plane_row / ring_row. */
 #ifndef QR_CACHE_GEOMETRY_H
 #define QR_CACHE_GEOMETRY_H
@@ -18,6 +18,8 @@ enum row_format {
     ROW_INDEX_INT8  /* index_head_dim int8, one f32 scale; tiles as ROW_INDEX_FP8 */
 };
 
+enum { INDEX_TILE_ROWS = 16 /* of ROW_INDEX_FP8 and ROW_INDEX_INT8 */ };
+
 struct geometry_options {
     int32_t block_tokens;          /* B; 128 unless told */
     enum row_format main_format;   /* ROW_BF16 or ROW_FP4_E4M3 */
@@ -25,11 +27,11 @@ struct geometry_options {
     int32_t draft_width;           /* d: extra ring and tail rows; 0 without a drafter */
 };
 
-/* One owner'"'"'s planes inside the PAGE pool. */
+/* One owner's planes inside the PAGE pool. */
 struct geometry_owner {
     int32_t layer, ratio, rows;        /* rows per block: B / ratio */
-    int64_t main_offset;               /* of its field inside one block'"'"'s main page */
-    int32_t main_row_bytes;
+    bool has_index;
+    int64_t main_offset;               /* of its field inside one block's main page */
     int64_t index_block_bytes;         /* values (and, in tiles, scales) of one block; 0 without an index plane */
     int64_t index_scale_block_bytes;   /* ROW_INDEX_FP4 only */
 };
@@ -46,24 +48,51 @@ struct geometry {
     int64_t main_page_bytes;           /* one block of the main region */
     int64_t unit_bytes;                /* U: all planes of one block */
 
-    int32_t main_row_bytes, window_row_bytes, index_row_bytes;
+    int32_t main_row_bytes, window_row_bytes;
+    int32_t index_row_bytes;           /* values; in tiles the scale too */
+    int32_t index_scale_row_bytes;     /* ROW_INDEX_FP4 only */
     enum row_format window_format;     /* ROW_BF16 or ROW_FP8_E8M0, as the main format asks */
     int64_t window_offset;             /* inside a STATE entry; ring of layer l at window_offset + l * ring_bytes */
     int64_t ring_bytes;                /* R * window_row_bytes */
-    int64_t tail_offset[QR_MAX_LAYERS];       /* by owner; -1: no tail. Value rows, then score rows */
-    int64_t index_tail_offset[QR_MAX_LAYERS]; /* V4 CSA: the indexer'"'"'s compressor */
-    int32_t tail_rows[QR_MAX_LAYERS];         /* t by owner, draft slack included */
+    /* Compressor tails, by owner: rows of f32. The value rows of all owners stand first, then their score rows; then
+     * those of the indexers' compressors (V4 CSA) likewise. -1: none. */
+    int64_t tail_offset[QR_MAX_LAYERS], tail_score_offset[QR_MAX_LAYERS];
+    int64_t index_tail_offset[QR_MAX_LAYERS], index_tail_score_offset[QR_MAX_LAYERS];
+    int32_t tail_rows[QR_MAX_LAYERS];         /* t by owner, draft slack included; 0: no tail */
+    bool tail_in_image[QR_MAX_LAYERS];        /* groups overlap: a boundary needs the rows before it */
     int32_t tail_width[QR_MAX_LAYERS], index_tail_width[QR_MAX_LAYERS]; /* f32 per row and kind */
     int64_t cursor_offset;             /* int64 position, then the Engram history, oldest first, dead = -1 */
     int64_t cursor_bytes;
-    int64_t draft_stream_offset;       /* V4 MTP: un-reduced stream [hc_mult][hidden]; -1: none */
+    int64_t draft_stream_offset;       /* V4 MTP: un-reduced stream [hc_mult][hidden] of the profile's format; -1: none */
+    int64_t draft_stream_bytes;
     int64_t state_bytes;               /* T: one STATE entry */
-    int64_t image_bytes;               /* what a state image holds (runtime.md 2.7, 2.9) */
-    char layout[512];                  /* layout identity, runtime.md 2.11, without model fingerprint and path */
+    int64_t image_bytes;               /* what a state image holds: geometry_image */
+    /* Layout identities (runtime.md 2.11), without model fingerprint and path. PAGEs do not depend on the drafter. */
+    char state_layout[2048], page_layout[2048];
 };
 
+/* What the planes are when nothing is said: runtime.md 12.1 (--kv-cache-dtype, --index-cache-dtype, --block-size). */
+struct geometry_options geometry_defaults(const struct model_plan *plan);
+/* "bf16", "fp4", "fp8", "int8" as the flags and messages name a container. */
+const char *row_format_name(enum row_format format);
+
+/* Fills `out`. Fails with QR_REFUSED naming every rule violated among E02, E03, E05, E06 and E40 (runtime.md 11),
+ * QR_BAD_ARGUMENT for a draft width without a drafter or out of range. */
 qr_status geometry_make(const struct model_plan *plan, const struct geometry_options *options, struct geometry *out,
                         qr_error *err);
+
+/* The second half of geometry_make: computes every offset and size from the counts, row bytes and alignment already in
+ * `g` (runtime.md 2.2, 2.4). Declared for the tests, which rebuild the published layouts of other engines with it.
+ * Fails with QR_BAD_ARGUMENT when a size does not fit 63 bits. */
+qr_status geometry_place(struct geometry *g, qr_error *err);
+
+/* The pieces of a STATE entry that an image holds (runtime.md 5.4): rings, overlapping tails, cursor and draft stream;
+ * no other tail, no padding. Ascending, adjacent ones joined; returns how many were written to `out`. */
+struct state_piece {
+    int64_t offset, bytes;
+};
+enum { GEOMETRY_MAX_PIECES = 4 * QR_MAX_LAYERS + 2 };
+int32_t geometry_image(const struct geometry *g, struct state_piece out[GEOMETRY_MAX_PIECES]);
 
 /* Where the regions of a pool of N blocks (block 0 reserved) and M STATE entries start, and its size. */
 struct pool_layout {
@@ -73,7 +102,11 @@ struct pool_layout {
     int64_t state_offset;
     int64_t bytes;
 };
+/* Fails with QR_BAD_ARGUMENT for negative counts or a size that does not fit 63 bits. */
 qr_status geometry_pool(const struct geometry *g, int64_t blocks, int64_t slots, struct pool_layout *out, qr_error *err);
+/* The most blocks that fit `bytes` beside `slots` STATE entries, region alignment included (runtime.md 2.10 step 4);
+ * 0 when not even one does. At most INT32_MAX. */
+int64_t geometry_blocks_in(const struct geometry *g, int64_t bytes, int64_t slots);
 
 /* A plane of compressed rows. Row g of a request lies in block block_table[g / rows_per_block]; inside the block rows
  * stand in tiles (one tile a block unless the format is tiled). `scales` is NULL for formats without scales. Bases are
@@ -94,16 +127,19 @@ struct ring_plane {
     int64_t slot_stride, value_row_stride, scale_row_stride;
 };
 
+/* Fill a plane from the pool's base address (of any device). The owner or layer must have the plane. */
 void geometry_main_plane(const struct geometry *g, const struct pool_layout *pool, uint8_t *base, int32_t owner,
                          struct row_plane *out);
 void geometry_index_plane(const struct geometry *g, const struct pool_layout *pool, uint8_t *base, int32_t owner,
                           struct row_plane *out);
 void geometry_window(const struct geometry *g, const struct pool_layout *pool, uint8_t *base, int32_t layer,
                      struct ring_plane *out);
+/* Without a tail (SINGLE compressors): rows 0, pointers NULL. */
 void geometry_tail(const struct geometry *g, const struct pool_layout *pool, uint8_t *base, int32_t owner, bool index,
                    struct ring_plane *out);
-/* Byte of the cursor of slot s from the pool'"'"'s base. */
+/* Byte of the cursor (of the MTP stream) of slot s from the pool's base. */
 int64_t geometry_cursor(const struct geometry *g, const struct pool_layout *pool, int64_t slot);
+int64_t geometry_draft_stream(const struct geometry *g, const struct pool_layout *pool, int64_t slot);
 
 static inline int64_t plane_value_offset(const struct row_plane *p, int32_t block, int32_t row_in_block)
 {

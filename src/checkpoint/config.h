@@ -9,7 +9,7 @@
 enum { QR_MAX_LAYERS = 160, QR_MAX_ENGRAM = 8, QR_MAX_NGRAM = 8, QR_MAX_STREAMS = 8 };
 
 enum qr_family { QR_FAMILY_V41, QR_FAMILY_V4 };
-/* What drafts: nothing, the serial MTP layer of V4 (v4-model.md 6.3) or DSpark'"'"'s block drafter. */
+/* What drafts: nothing, the serial MTP layer of V4 (v4-model.md 6.3) or DSpark's block drafter. */
 enum qr_drafter { QR_DRAFTER_NONE, QR_DRAFTER_MTP, QR_DRAFTER_DSPARK };
 enum qr_expert_format { QR_EXPERT_FP4, QR_EXPERT_FP8 };
 /* The arithmetic (v4-model.md "Two arithmetic profiles"); V4.1 has the reference only. */

@@ -8,14 +8,14 @@
 enum attend {
     ATTEND_WINDOW,  /* sliding window only */
     ATTEND_FULL,    /* V4.1: owns compressor, index keys and selection */
-    ATTEND_REINDEX, /* V4.1: own selection over the owner'"'"'s rows */
-    ATTEND_REUSE,   /* V4.1: the owner'"'"'s rows, an earlier layer'"'"'s selection */
+    ATTEND_REINDEX, /* V4.1: own selection over the owner's rows */
+    ATTEND_REUSE,   /* V4.1: the owner's rows, an earlier layer's selection */
     ATTEND_CSA,     /* V4: overlapping ratio 4, own selection */
     ATTEND_HCA      /* V4: ratio 128, every visible row */
 };
 enum rope { ROPE_MAIN, ROPE_COMPRESS };
 enum router { ROUTER_SCORE, ROUTER_HASH };
-/* The order in which selected rows stand in a row'"'"'s key list (v41-model.md 5.5, v4-model.md 5.3). */
+/* The order in which selected rows stand in a row's key list (v41-model.md 5.5, v4-model.md 5.3). */
 enum selection_order { SELECTION_ASCENDING, SELECTION_BY_SCORE };
 /* How a layer makes its compressed rows. */
 enum compressor { COMPRESSOR_NONE, COMPRESSOR_SINGLE /* ratio 1 */, COMPRESSOR_PAIR /* ratio 2, gate per channel */,
@@ -45,18 +45,18 @@ struct owner_plan {
     enum compressor compressor;
     int32_t tail_rows;         /* rows of its compressor tail before draft slack: PAIR 2, OVERLAP 8, PLAIN ratio, SINGLE 0 */
     int32_t tail_width;        /* f32 values of one tail row and kind (value or score): PAIR head_dim, OVERLAP 2*head_dim, PLAIN head_dim */
-    int32_t index_tail_width;  /* the indexer'"'"'s own compressor (V4 CSA): 2*index_head_dim; else 0 */
+    int32_t index_tail_width;  /* the indexer's own compressor (V4 CSA): 2*index_head_dim; else 0 */
 };
 
 struct model_plan {
     struct qr_config config;
     enum qr_profile profile;
     int32_t layers;        /* backbone */
-    int32_t draft_layers;  /* MTP layer or DSpark stages; their records follow the backbone'"'"'s in `layer` */
+    int32_t draft_layers;  /* MTP layer or DSpark stages; their records follow the backbone's in `layer` */
     struct layer_plan layer[QR_MAX_LAYERS];
     int32_t owners;
     struct owner_plan owner[QR_MAX_LAYERS];
-    int32_t owner_of_layer[QR_MAX_LAYERS]; /* index into `owner` of a layer'"'"'s kv_owner, or -1 */
+    int32_t owner_of_layer[QR_MAX_LAYERS]; /* index into `owner` of a layer's kv_owner, or -1 */
     int32_t index_sources;                 /* layers with owns_index */
     int32_t index_source_of_layer[QR_MAX_LAYERS]; /* ordinal of its index_owner among them, or -1 */
     int32_t max_ratio;                     /* largest ratio of an owner; 1 when there is none */

@@ -5,7 +5,7 @@
 #include "checkpoint/tensor_spec.h"
 #include "plan/plan.h"
 
-/* A growing list; names are owned by the list'"'"'s arena. */
+/* A growing list; names are owned by the list's arena. */
 struct schema;
 
 /* Every tensor that the official folder of this config must hold, backbone, drafter and vision, in the order of the
