@@ -1,30 +1,34 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "ops/cpu/fast.h"
 #include "ops/cpu/memory.h"
 #include "ops/cpu/reference/reference.h"
 
-/* A path is the reference table with its own entries over it. Best first. */
+/* A path is the reference table, with the inner loops of an instruction set over it. Best first; `kernels` is NULL where
+ * the processor lacks the set, and the reference has none. */
 struct cpu_path {
     const char *path, *name;
-    bool (*usable)(void);               /* looks at the processor */
-    void (*install)(struct backend *b); /* replaces entries of the reference table */
+    const struct cpu_kernels *(*kernels)(void);
 };
-
-static bool always(void) { return true; }
-
-static void keep(struct backend *b) { (void)b; }
 
 static const struct cpu_path paths[] = {
-    {"reference", "cpu-reference", always, keep},
+#if defined(__x86_64__)
+    {"avx512", "cpu-avx512", kernels_avx512},
+    {"avx2", "cpu-avx2", kernels_avx2},
+#endif
+    {"portable", "cpu-portable", kernels_portable},
+    {"reference", "cpu-reference", NULL},
 };
 enum { PATHS = sizeof paths / sizeof *paths };
+
+static bool usable(const struct cpu_path *p) { return !p->kernels || p->kernels(); }
 
 static const struct cpu_path *find_path(const char *path)
 {
     bool any = !path || strcmp(path, "auto") == 0;
     for (int i = 0; i < PATHS; i++)
-        if (any ? paths[i].usable() : strcmp(path, paths[i].path) == 0)
+        if (any ? usable(&paths[i]) : strcmp(path, paths[i].path) == 0)
             return &paths[i];
     return NULL;
 }
@@ -34,6 +38,7 @@ static void cpu_close(struct backend *b)
     struct cpu_backend *cpu = (struct cpu_backend *)b;
     if (!cpu)
         return;
+    fast_close(cpu->fast);
     pool_close(cpu->pool);
     qr_free(cpu->scratch);
     qr_free(cpu);
@@ -42,7 +47,7 @@ static void cpu_close(struct backend *b)
 qr_status backend_cpu_open(const char *path, int threads, const struct qr_log *log, struct backend **out, qr_error *err)
 {
     const struct cpu_path *chosen = find_path(path);
-    if (!chosen || !chosen->usable())
+    if (!chosen || !usable(chosen))
         return qr_fail(err, QR_UNSUPPORTED, "CPU path \"%s\": %s", path,
                        chosen ? "this processor lacks its instructions" : "not one of this build");
 
@@ -61,7 +66,12 @@ qr_status backend_cpu_open(const char *path, int threads, const struct qr_log *l
     cpu->base.close = cpu_close;
     cpu_memory_install(&cpu->base);
     reference_install(&cpu->base);
-    chosen->install(&cpu->base);
+    if (chosen->kernels)
+        st = fast_install(cpu, chosen->kernels(), err);
+    if (st != QR_OK) {
+        cpu_close(&cpu->base);
+        return st;
+    }
     *out = &cpu->base;
     return QR_OK;
 }

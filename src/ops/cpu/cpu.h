@@ -14,6 +14,9 @@ struct cpu_backend {
     int threads;
     uint8_t *scratch;    /* threads pieces of scratch_bytes, made by reserve */
     int64_t scratch_bytes;
+    /* f32 dot product of n values by the path's own rule; the operators that have one product each use it. */
+    float (*dot)(const float *a, const float *b, int32_t n);
+    struct fast *fast;   /* fast.h; NULL on the reference path */
 };
 
 /* A weight is used where it lies; the handle is the description, checked. */

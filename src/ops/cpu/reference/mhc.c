@@ -80,7 +80,7 @@ static void mix_row(void *user, int64_t i, int thread)
     float inverse = rsqrt(mean_square(v, all) + op->norm_eps);
     for (int32_t n = 0; n < op->fn->spec.n; n++) {
         weight_row_f32(op->fn, n, f);
-        mix[n] = (float)dot(f, v, all) * inverse;
+        mix[n] = job->cpu->dot(f, v, (int32_t)all) * inverse;
     }
 
     for (int32_t j = 0; j < m; j++)

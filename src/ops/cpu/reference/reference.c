@@ -3,6 +3,7 @@
 #include "ops/cpu/memory.h"
 #include "ops/cpu/reference/best.h"
 #include "ops/cpu/reference/product.h"
+#include "ops/cpu/reference/scalar.h"
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -49,8 +50,11 @@ static qr_status reference_reserve(struct backend *b, const struct op_limits *li
     return cpu_scratch_make((struct cpu_backend *)b, reference_scratch_bytes(limits), bytes, err);
 }
 
+static float reference_dot(const float *a, const float *b, int32_t n) { return (float)dot(a, b, n); }
+
 void reference_install(struct backend *b)
 {
+    ((struct cpu_backend *)b)->dot = reference_dot;
     b->reserve = reference_reserve;
     b->prepare_weight = cpu_prepare_weight;
     b->release_weight = cpu_release_weight;

@@ -59,7 +59,7 @@ static void route_row(void *user, int64_t i, int thread)
     act_load(&op->x, row, 0, n, x);
     for (int32_t e = 0; e < op->experts; e++) {
         weight_row_f32(op->gate, e, w);
-        float logit = (float)dot(x, w, n);
+        float logit = job->cpu->dot(x, w, (int32_t)n);
         if (op->x_scale)
             logit *= op->x_scale[row];
         score[e] = sqrtf(softplus(logit));

@@ -1,0 +1,236 @@
+#include "ops/cpu/fast.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "number/bf16.h"
+#include "number/e4m3.h"
+#include "number/e8m0.h"
+
+/* A work item is one row and ATTEND_HEADS of its heads: keys are decoded to f32 once for those heads, a block of list
+ * slots at a time, and stay in the cache for both products. */
+enum { ATTEND_HEADS = 16, ATTEND_BLOCK = 128 };
+
+struct attend_job {
+    struct fast *f;
+    const struct op_attend *op;
+    int32_t head_groups;
+};
+
+/* What an item keeps while it walks the list. */
+struct attend_item {
+    const struct op_attend *op;
+    int32_t row, request, position, first_head, heads;
+    int32_t window_low, window_count, fresh_count, selected_count;
+    float *keys;               /* [ATTEND_BLOCK][head_dim] */
+    float *q, *o;              /* [ATTEND_HEADS][head_dim] */
+    float *tile;               /* [head_dim]: w8a8's sum of one tile */
+    float score[ATTEND_BLOCK], top[ATTEND_HEADS], sum[ATTEND_HEADS];
+};
+
+int64_t attend_scratch_floats(int32_t head_dim) { return (int64_t)(ATTEND_BLOCK + 2 * ATTEND_HEADS + 1) * head_dim; }
+
+static void decode_ring(const struct fast *f, const struct ring_plane *ring, int64_t slot, int32_t position, int32_t n,
+                        float *out)
+{
+    const int64_t at = position % ring->rows;
+    const uint8_t *values = ring->values + slot * ring->slot_stride + at * ring->value_row_stride;
+    if (ring->format == ROW_BF16) {
+        f->kernels->decode_bf16((const uint16_t *)(const void *)values, out, n);
+        return;
+    }
+    const uint8_t *scales = ring->scales + slot * ring->slot_stride + at * ring->scale_row_stride;
+    f->kernels->decode_fp8(values, out, n);
+    for (int32_t b = 0; b < n; b += 32)
+        f->kernels->scale(out + b, e8m0_decode(scales[b / 32]), 32);
+}
+
+static void decode_plane(const struct fast *f, const struct row_plane *plane, int32_t block, int32_t row, int32_t n,
+                         float *out)
+{
+    const uint8_t *values = plane->values + plane_value_offset(plane, block, row);
+    if (plane->format == ROW_BF16) {
+        f->kernels->decode_bf16((const uint16_t *)(const void *)values, out, n);
+        return;
+    }
+    const uint8_t *scales = plane->scales + plane_scale_offset(plane, block, row);
+    f->kernels->decode_fp4(values, out, n);
+    for (int32_t b = 0; b < n; b += 16)
+        f->kernels->scale(out + b, e4m3_decode(scales[b / 16]), 16);
+}
+
+/* Decodes list slot `slot` of the item's row; false when nothing stands there. */
+static bool decode_slot(const struct fast *f, const struct attend_item *it, int32_t slot, float *out)
+{
+    const struct op_attend *op = it->op;
+    const struct step *step = op->step;
+    const int32_t n = op->head_dim, b = it->request;
+
+    if (slot < op->window_size) {
+        const int32_t position = it->window_low + slot;
+        if (slot >= it->window_count)
+            return false;
+        if (!op->draft_block && position >= op->key_from[b]) {
+            const int64_t row = step->first_row[b] + (position - step->first_position[b]);
+            f->kernels->decode_bf16((const uint16_t *)op->fresh + row * n, out, n);
+        } else {
+            decode_ring(f, &op->ring, step->slot[b], position, n, out);
+        }
+        return true;
+    }
+    slot -= op->window_size;
+    if (op->draft_block) {
+        f->kernels->decode_bf16((const uint16_t *)op->fresh + (int64_t)(step->first_row[b] + slot) * n, out, n);
+        return slot < it->fresh_count;
+    }
+    int32_t j = op->selected ? op->selected[(int64_t)it->row * op->selected_stride + slot] : slot;
+    if (j < 0 || j >= plan_visible(op->ratio, it->position))
+        return false;
+    const int32_t block = step->block_table[(int64_t)b * step->block_stride + j / op->plane.rows_per_block];
+    if (block < 0)
+        return false;
+    decode_plane(f, &op->plane, block, j % op->plane.rows_per_block, n, out);
+    return true;
+}
+
+static void item_begin(const struct fast *f, const struct op_attend *op, int32_t row, int32_t group, float *scratch,
+                       struct attend_item *it)
+{
+    const int32_t n = op->head_dim, b = op->step->batch_id[row];
+    it->op = op;
+    it->row = row;
+    it->request = b;
+    it->position = op->step->positions[row];
+    it->first_head = group * ATTEND_HEADS;
+    it->heads = op->heads - it->first_head < ATTEND_HEADS ? op->heads - it->first_head : ATTEND_HEADS;
+
+    /* the window ends at the row itself, or before the block of drafts */
+    const int32_t end = op->draft_block ? op->step->first_position[b] : it->position + 1;
+    const int32_t lowest = op->window_low ? op->window_low[row] : 0;
+    it->window_low = end - op->window_size > lowest ? end - op->window_size : lowest;
+    it->window_count = end - it->window_low;
+    it->fresh_count = op->draft_block ? op->step->first_row[b + 1] - op->step->first_row[b] : 0;
+    it->selected_count = !op->has_plane ? 0
+                         : op->selected ? op->selected_count[row]
+                                        : plan_visible(op->ratio, it->position);
+    it->keys = scratch;
+    it->q = scratch + (int64_t)ATTEND_BLOCK * n;
+    it->o = it->q + (int64_t)ATTEND_HEADS * n;
+    it->tile = it->o + (int64_t)ATTEND_HEADS * n;
+    f->kernels->decode_bf16((const uint16_t *)op->q + ((int64_t)row * op->heads + it->first_head) * n, it->q,
+                            it->heads * n);
+    memset(it->o, 0, sizeof(float) * (size_t)(it->heads * n));
+    for (int32_t h = 0; h < it->heads; h++) {
+        it->top[h] = op->w8a8 ? -INFINITY : -1e30f;
+        it->sum[h] = 0;
+    }
+}
+
+/* Scores of a block of keys for head h; returns the largest, at least `floor`. */
+static float score_keys(const struct fast *f, struct attend_item *it, int32_t h, int32_t keys, float floor)
+{
+    const int32_t n = it->op->head_dim;
+    for (int32_t i = 0; i < keys; i++) {
+        it->score[i] = f->kernels->dot(it->q + (int64_t)h * n, it->keys + (int64_t)i * n, n) * it->op->scale;
+        if (it->score[i] > floor)
+            floor = it->score[i];
+    }
+    return floor;
+}
+
+/* o += sum of bf16(p) key, p relative to `top`; returns the sum of the unrounded p. */
+static float weigh_keys(const struct fast *f, const struct attend_item *it, int32_t keys, float top, float *o)
+{
+    const int32_t n = it->op->head_dim;
+    float sum = 0;
+    for (int32_t i = 0; i < keys; i++) {
+        const float p = expf(it->score[i] - top);
+        sum += p;
+        f->kernels->axpy(o, it->keys + (int64_t)i * n, bf16_round(p), n);
+    }
+    return sum;
+}
+
+/* One block of the online softmax for one head (v41-model.md 5.5): probabilities are relative to the maximum so far, this
+ * block included. */
+static void head_block(const struct fast *f, struct attend_item *it, int32_t h, int32_t keys)
+{
+    const int32_t n = it->op->head_dim;
+    float *o = it->o + (int64_t)h * n;
+    const float top = score_keys(f, it, h, keys, it->top[h]);
+    if (top > it->top[h]) {
+        const float fade = expf(it->top[h] - top);
+        f->kernels->scale(o, fade, n);
+        it->sum[h] *= fade;
+        it->top[h] = top;
+    }
+    it->sum[h] += weigh_keys(f, it, keys, top, o);
+}
+
+/* One tile of w8a8 (v4-model.md 7.4): probabilities are relative to the tile's own maximum, then both sides are rescaled
+ * to the larger one. */
+static void head_tile(const struct fast *f, struct attend_item *it, int32_t h, int32_t keys)
+{
+    const int32_t n = it->op->head_dim;
+    float *o = it->o + (int64_t)h * n;
+    const float tile_top = score_keys(f, it, h, keys, -INFINITY);
+    memset(it->tile, 0, sizeof(float) * (size_t)n);
+    const float tile_sum = weigh_keys(f, it, keys, tile_top, it->tile);
+    const float top = fmaxf(it->top[h], tile_top);
+    const float old = expf(it->top[h] - top), fresh = expf(tile_top - top);
+    f->kernels->scale(o, old, n);
+    f->kernels->axpy(o, it->tile, fresh, n);
+    it->sum[h] = it->sum[h] * old + tile_sum * fresh;
+    it->top[h] = top;
+}
+
+static void item_end(struct attend_item *it)
+{
+    const struct op_attend *op = it->op;
+    const int32_t n = op->head_dim;
+    for (int32_t h = 0; h < it->heads; h++) {
+        const int64_t at = ((int64_t)it->row * op->heads + it->first_head + h) * n;
+        const float *o = it->o + (int64_t)h * n;
+        const bool empty = it->sum[h] == 0;
+        const float total = it->sum[h] + (empty ? 0 : expf(op->sinks[it->first_head + h] - it->top[h]));
+        for (int32_t c = 0; c < n; c++) {
+            const float x = empty ? 0 : o[c] / total;
+            if (op->out.format == ACT_F32)
+                ((float *)op->out.codes)[at + c] = x;
+            else
+                ((uint16_t *)op->out.codes)[at + c] = bf16_encode(x);
+        }
+    }
+}
+
+static void attend_item(void *user, int64_t item, int thread)
+{
+    const struct attend_job *job = user;
+    const struct op_attend *op = job->op;
+    const int32_t i = (int32_t)(item / job->head_groups);
+    const int32_t row = op->rows.index ? op->rows.index[i] : i;
+    struct attend_item it;
+    item_begin(job->f, op, row, (int32_t)(item % job->head_groups),
+               job->f->thread_scratch + thread * job->f->thread_floats, &it);
+
+    const int32_t slots = op->window_size + it.fresh_count + it.selected_count;
+    for (int32_t from = 0; from < slots; from += op->block) {
+        const int32_t to = from + op->block < slots ? from + op->block : slots;
+        int32_t keys = 0;
+        for (int32_t slot = from; slot < to; slot++)
+            keys += decode_slot(job->f, &it, slot, it.keys + (int64_t)keys * op->head_dim);
+        for (int32_t h = 0; keys && h < it.heads; h++)
+            (op->w8a8 ? head_tile : head_block)(job->f, &it, h, keys);
+    }
+    item_end(&it);
+}
+
+qr_status fast_attend(struct backend *b, const struct op_attend *op, qr_error *err)
+{
+    struct fast *f = fast_of(b);
+    if (op->block < 1 || op->block > ATTEND_BLOCK)
+        return qr_fail(err, QR_BAD_ARGUMENT, "attend: blocks of %d list slots, wanted 1..%d", op->block, ATTEND_BLOCK);
+    struct attend_job job = {.f = f, .op = op, .head_groups = (op->heads + ATTEND_HEADS - 1) / ATTEND_HEADS};
+    pool_run(f->pool, (int64_t)op->rows.count * job.head_groups, attend_item, &job);
+    return QR_OK;
+}

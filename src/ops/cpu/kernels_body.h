@@ -1,0 +1,216 @@
+/* kernels_body.h: the inner loops, written once over a handful of vector words that the including file defines:
+ *
+ *   V            a vector of VN f32 lanes               V_ZERO  V_SET(x)  V_LOAD(p)  V_STORE(p, v)
+ *   V_ADD  V_MUL V_FMA(a, b, c) = a b + c               V_SUM(v): lanes added pairwise, low half + high half
+ *   V_BF16(p)    VN bf16 values                         E4M3_UNIT: what a decoded E4M3 value is multiplied by below
+ *   decode32_fp8(p, V out[32 / VN])  32 codes, value * E4M3_UNIT^-1
+ *   decode32_fp4(p, V out[32 / VN])  16 bytes, natural order
+ *   KERNEL(name) the set's own symbol
+ *
+ * Included once by each instruction set; defines static functions and nothing else. */
+
+#include <string.h>
+
+enum { STEPS = 32 / VN };
+
+/* 2^(b - 127), b = 0 included (a subnormal). */
+static inline float e8m0(uint8_t b)
+{
+    uint32_t bits = b ? (uint32_t)b << 23 : 0x00400000u;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+/* Sum of 32 products in the set's order. */
+static inline V dot32(const V w[STEPS], const float *a)
+{
+#if VN == 16
+    return V_FMA(w[1], V_LOAD(a + 16), V_MUL(w[0], V_LOAD(a)));
+#else
+    V p = V_MUL(w[0], V_LOAD(a));
+    V q = V_MUL(w[STEPS / 2], V_LOAD(a + 16));
+    for (int i = 1; i < STEPS / 2; i++) {
+        p = V_FMA(w[i], V_LOAD(a + i * VN), p);
+        q = V_FMA(w[STEPS / 2 + i], V_LOAD(a + 16 + i * VN), q);
+    }
+    return V_ADD(p, q);
+#endif
+}
+
+/* One output row of a block-scaled weight against every activation row: for each scale group the plain products are
+ * summed, then scaled and added (v41-model.md 3.5, v4-model.md 4.3). */
+#define SCALED_PANEL(NAME, DECODE, BYTES32, UNIT)                                                                      \
+    static void KERNEL(NAME)(const struct panel *p)                                                                    \
+    {                                                                                                                  \
+        const int32_t group = p->scale_block < p->a_block ? p->scale_block : p->a_block;                               \
+        for (int32_t j = 0; j < p->n; j++) {                                                                           \
+            const uint8_t *w = p->w + (p->first + j) * p->w_stride;                                                    \
+            const uint8_t *ws = p->w_scale + (p->first + j) / p->scale_rows * p->scale_stride;                         \
+            for (int32_t r = 0; r < p->rows; r++)                                                                      \
+                p->y[r * p->y_stride + j] = 0;                                                                         \
+            for (int32_t s = 0; s < p->splits; s++) {                                                                  \
+                for (int32_t r = 0; r < p->rows; r++)                                                                  \
+                    V_STORE(p->scratch + r * KERNEL_LANES, V_ZERO);                                                    \
+                for (int32_t k = p->split[s]; k < p->split[s + 1]; k += group) {                                       \
+                    const float unit = e8m0(ws[k / p->scale_block]) * (UNIT);                                          \
+                    const int32_t end = k + group < p->split[s + 1] ? k + group : p->split[s + 1];                     \
+                    if (end - k == 32) {                                                                               \
+                        V d[STEPS];                                                                                    \
+                        DECODE(w + k / 32 * (BYTES32), d);                                                             \
+                        for (int32_t r = 0; r < p->rows; r++) {                                                        \
+                            const float sc = p->a_scale[r * p->a_scale_stride + k / p->a_block] * unit;                \
+                            float *acc = p->scratch + r * KERNEL_LANES;                                                \
+                            V_STORE(acc, V_FMA(dot32(d, p->a + r * p->a_stride + k), V_SET(sc), V_LOAD(acc)));         \
+                        }                                                                                              \
+                    } else {                                                                                           \
+                        V d[4][STEPS];                                                                                 \
+                        for (int32_t i = 0; i < end - k; i += 32)                                                      \
+                            DECODE(w + (k + i) / 32 * (BYTES32), d[i / 32]);                                           \
+                        for (int32_t r = 0; r < p->rows; r++) {                                                        \
+                            const float sc = p->a_scale[r * p->a_scale_stride + k / p->a_block] * unit;                \
+                            const float *a = p->a + r * p->a_stride + k;                                               \
+                            float *acc = p->scratch + r * KERNEL_LANES;                                                \
+                            V sum = dot32(d[0], a);                                                                    \
+                            for (int32_t i = 32; i < end - k; i += 32)                                                 \
+                                sum = V_ADD(sum, dot32(d[i / 32], a + i));                                             \
+                            V_STORE(acc, V_FMA(sum, V_SET(sc), V_LOAD(acc)));                                          \
+                        }                                                                                              \
+                    }                                                                                                  \
+                }                                                                                                      \
+                for (int32_t r = 0; r < p->rows; r++)                                                                  \
+                    p->y[r * p->y_stride + j] += V_SUM(V_LOAD(p->scratch + r * KERNEL_LANES));                         \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+
+SCALED_PANEL(panel_fp8, decode32_fp8, 32, E4M3_UNIT)
+SCALED_PANEL(panel_fp4, decode32_fp4, 16, 1.0f)
+
+static inline void load32_bf16(const uint8_t *w, V d[STEPS])
+{
+    for (int i = 0; i < STEPS; i++)
+        d[i] = V_BF16((const uint16_t *)(const void *)w + i * VN);
+}
+
+static inline void load32_f32(const uint8_t *w, V d[STEPS])
+{
+    for (int i = 0; i < STEPS; i++)
+        d[i] = V_LOAD((const float *)(const void *)w + i * VN);
+}
+
+static inline float tail_bf16(const uint8_t *w, int32_t k)
+{
+    uint32_t bits = (uint32_t)((const uint16_t *)(const void *)w)[k] << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static inline float tail_f32(const uint8_t *w, int32_t k) { return ((const float *)(const void *)w)[k]; }
+
+/* A weight without scales; a K that is no multiple of 32 ends in scalar products. */
+#define PLAIN_PANEL(NAME, LOAD32, TAIL, SIZE)                                                                          \
+    static void KERNEL(NAME)(const struct panel *p)                                                                    \
+    {                                                                                                                  \
+        for (int32_t j = 0; j < p->n; j++) {                                                                           \
+            const uint8_t *w = p->w + (p->first + j) * p->w_stride;                                                    \
+            for (int32_t r = 0; r < p->rows; r++)                                                                      \
+                p->y[r * p->y_stride + j] = 0;                                                                         \
+            for (int32_t s = 0; s < p->splits; s++) {                                                                  \
+                const int32_t end = p->split[s + 1];                                                                   \
+                int32_t k = p->split[s];                                                                               \
+                for (int32_t r = 0; r < p->rows; r++)                                                                  \
+                    V_STORE(p->scratch + r * KERNEL_LANES, V_ZERO);                                                    \
+                for (; k + 32 <= end; k += 32) {                                                                       \
+                    V d[STEPS];                                                                                        \
+                    LOAD32(w + (int64_t)k * (SIZE), d);                                                                \
+                    for (int32_t r = 0; r < p->rows; r++) {                                                            \
+                        float *acc = p->scratch + r * KERNEL_LANES;                                                    \
+                        V_STORE(acc, V_ADD(V_LOAD(acc), dot32(d, p->a + r * p->a_stride + k)));                        \
+                    }                                                                                                  \
+                }                                                                                                      \
+                for (int32_t r = 0; r < p->rows; r++) {                                                                \
+                    float sum = V_SUM(V_LOAD(p->scratch + r * KERNEL_LANES));                                          \
+                    for (int32_t i = k; i < end; i++)                                                                  \
+                        sum += TAIL(w, i) * p->a[r * p->a_stride + i];                                                 \
+                    p->y[r * p->y_stride + j] += sum;                                                                  \
+                }                                                                                                      \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+
+PLAIN_PANEL(panel_bf16, load32_bf16, tail_bf16, 2)
+PLAIN_PANEL(panel_f32, load32_f32, tail_f32, 4)
+
+static float KERNEL(dot)(const float *a, const float *b, int32_t n)
+{
+    V acc = V_ZERO;
+    int32_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        V d[STEPS];
+        load32_f32((const uint8_t *)(a + i), d);
+        acc = V_ADD(acc, dot32(d, b + i));
+    }
+    float sum = V_SUM(acc);
+    for (; i < n; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+static void KERNEL(axpy)(float *y, const float *x, float p, int32_t n)
+{
+    const V v = V_SET(p);
+    int32_t i = 0;
+    for (; i + VN <= n; i += VN)
+        V_STORE(y + i, V_FMA(v, V_LOAD(x + i), V_LOAD(y + i)));
+    for (; i < n; i++)
+        y[i] += p * x[i];
+}
+
+static void KERNEL(scale)(float *y, float s, int32_t n)
+{
+    const V v = V_SET(s);
+    int32_t i = 0;
+    for (; i + VN <= n; i += VN)
+        V_STORE(y + i, V_MUL(v, V_LOAD(y + i)));
+    for (; i < n; i++)
+        y[i] *= s;
+}
+
+static void KERNEL(decode_bf16)(const uint16_t *x, float *y, int32_t n)
+{
+    int32_t i = 0;
+    for (; i + VN <= n; i += VN)
+        V_STORE(y + i, V_BF16(x + i));
+    for (; i < n; i++)
+        y[i] = tail_bf16((const uint8_t *)x, i);
+}
+
+static void KERNEL(decode_fp8)(const uint8_t *x, float *y, int32_t n)
+{
+    for (int32_t i = 0; i < n; i += 32) {
+        V d[STEPS];
+        decode32_fp8(x + i, d);
+        for (int s = 0; s < STEPS; s++)
+            V_STORE(y + i + s * VN, V_MUL(d[s], V_SET(E4M3_UNIT)));
+    }
+}
+
+static void KERNEL(decode_fp4)(const uint8_t *x, float *y, int32_t n)
+{
+    for (int32_t i = 0; i < n; i += 32) {
+        V d[STEPS];
+        decode32_fp4(x + i / 2, d);
+        for (int s = 0; s < STEPS; s++)
+            V_STORE(y + i + s * VN, d[s]);
+    }
+}
+
+#define KERNEL_TABLE(TEXT)                                                                                             \
+    {                                                                                                                  \
+        .name = TEXT, .panel_fp8 = KERNEL(panel_fp8), .panel_fp4 = KERNEL(panel_fp4), .panel_bf16 = KERNEL(panel_bf16), \
+        .panel_f32 = KERNEL(panel_f32), .dot_i8 = KERNEL(dot_i8), .dot = KERNEL(dot), .axpy = KERNEL(axpy),            \
+        .scale = KERNEL(scale), .decode_bf16 = KERNEL(decode_bf16), .decode_fp8 = KERNEL(decode_fp8),                  \
+        .decode_fp4 = KERNEL(decode_fp4),                                                                              \
+    }
