@@ -8,12 +8,15 @@
 /* A growing list; names are owned by the list's arena. */
 struct schema;
 
-/* Every tensor that the official folder of this config must hold, backbone, drafter and vision, in the order of the
- * published shards; optional ones (skippable copies) are marked. */
+/* Every tensor that the folder of this config must hold, backbone, drafter and vision, in the order of the published
+ * shards; of an INT8 folder (config.stored_w8a8) those of v4-model.md 7.1. Optional ones are marked. Fails as plan_make
+ * does, or without memory. Free with schema_free. */
 qr_status schema_make(const struct qr_config *config, struct schema **out, qr_error *err);
 void schema_free(struct schema *schema);
 int64_t schema_count(const struct schema *schema);
 const struct tensor_spec *schema_tensors(const struct schema *schema);
+/* Payload bytes of a tensor of the list; 0 where its shape is the writer's choice. */
+int64_t schema_tensor_bytes(const struct tensor_spec *spec);
 /* The published number of the shard that holds tensor `index` (0-based), for `quire synth`. */
 int32_t schema_shard(const struct schema *schema, int64_t index);
 int32_t schema_shards(const struct schema *schema);
