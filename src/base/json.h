@@ -79,6 +79,8 @@ void json_w_double(struct json_writer *w, double value);
 void json_w_bool(struct json_writer *w, bool value);
 void json_w_null(struct json_writer *w);
 void json_w_raw(struct json_writer *w, const char *text, size_t length);
+/* Any parsed value as it was read: number text and key order kept. */
+void json_w_value(struct json_writer *w, const struct json *value);
 /* The text so far, NUL-terminated, owned by the writer until json_writer_close. */
 qr_status json_finish(struct json_writer *w, const char **text, size_t *length, qr_error *err);
 /* Empties the writer for the next line. */

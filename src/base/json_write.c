@@ -159,6 +159,39 @@ void json_w_raw(struct json_writer *w, const char *text, size_t length)
     check(w, yajl_gen_number(w->yajl, text, length));
 }
 
+void json_w_value(struct json_writer *w, const struct json *value)
+{
+    const struct json *child;
+    switch (value->kind) {
+    case JSON_NULL:
+        json_w_null(w);
+        break;
+    case JSON_BOOL:
+        json_w_bool(w, value->boolean);
+        break;
+    case JSON_NUMBER:
+        json_w_raw(w, value->text, value->length);
+        break;
+    case JSON_STRING:
+        json_w_string_n(w, value->text, value->length);
+        break;
+    case JSON_ARRAY:
+        json_w_array(w);
+        for (child = value->child; child; child = child->next)
+            json_w_value(w, child);
+        json_w_end_array(w);
+        break;
+    case JSON_OBJECT:
+        json_w_object(w);
+        for (child = value->child; child; child = child->next) {
+            json_w_string_n(w, child->key, child->key_length);
+            json_w_value(w, child);
+        }
+        json_w_end_object(w);
+        break;
+    }
+}
+
 qr_status json_finish(struct json_writer *w, const char **text, size_t *length, qr_error *err)
 {
     *text = "";

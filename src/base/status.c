@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/utf8.h"
+
 #define QR_STRING2(x) #x
 #define QR_STRING(x) QR_STRING2(x)
 
@@ -34,6 +36,15 @@ const char *qr_status_name(qr_status status)
     return names[status];
 }
 
+/* A message quotes what it was given: bytes that are no UTF-8, or a character that was cut, become question marks, so
+ * that it can be written into JSON. */
+static void make_text(char *message)
+{
+    size_t n = strlen(message);
+    for (size_t i = 0; (i += utf8_valid_prefix(message + i, n - i)) < n; i++)
+        message[i] = '?';
+}
+
 qr_status qr_fail(qr_error *err, qr_status status, const char *format, ...)
 {
     if (err) {
@@ -42,6 +53,7 @@ qr_status qr_fail(qr_error *err, qr_status status, const char *format, ...)
         err->status = status;
         vsnprintf(err->message, sizeof err->message, format, ap);
         va_end(ap);
+        make_text(err->message);
     }
     return status;
 }
@@ -57,6 +69,7 @@ qr_status qr_fail_in(qr_error *err, qr_status status, const char *format, ...)
         va_end(ap);
         if (n >= 0 && (size_t)n + 2 < sizeof err->message)
             snprintf(err->message + n, sizeof err->message - (size_t)n, ": %s", old);
+        make_text(err->message);
         err->status = status;
     }
     return status;

@@ -21,7 +21,6 @@ void added_free(struct added *added);
 int32_t added_find(const struct added *added, const char *content, size_t length);
 
 /* The first added token in text[from .. n): its id, *at and *length; -1 when there is none. */
-int32_t added_search(const struct added *added, const uint8_t *text, size_t n, size_t from, size_t *at,
-                     size_t *length);
+int32_t added_search(const struct added *added, const uint8_t *text, size_t n, size_t from, size_t *at, size_t *length);
 
 #endif

@@ -174,8 +174,7 @@ static void sift_up(struct bpe_candidate *heap, size_t i)
 }
 
 /* The pair that starts at symbol `at`, when there is one and it can be joined. */
-static bool candidate_at(const struct bpe *bpe, const struct bpe_symbol *symbols, int32_t at,
-                         struct bpe_candidate *out)
+static bool candidate_at(const struct bpe *bpe, const struct bpe_symbol *symbols, int32_t at, struct bpe_candidate *out)
 {
     int32_t next = symbols[at].next;
     const struct bpe_slot *m = next < 0 ? NULL : find(bpe, symbols[at].id, symbols[next].id);
@@ -268,8 +267,7 @@ static struct bpe_cached *cache_slot(const struct bpe_scratch *s, const uint8_t 
     return s->cache ? &s->cache[XXH3_64bits(piece, n) % CACHE_SLOTS] : NULL;
 }
 
-bool bpe_encode(const struct bpe *bpe, const uint8_t *piece, size_t n, struct bpe_scratch *scratch,
-                struct tok_ids *ids)
+bool bpe_encode(const struct bpe *bpe, const uint8_t *piece, size_t n, struct bpe_scratch *scratch, struct tok_ids *ids)
 {
     int32_t merged[SHORT_PIECE];
     if (n == 1)

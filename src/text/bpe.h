@@ -24,8 +24,8 @@ bool bpe_reserve(struct bpe *bpe, size_t merges);
 int64_t bpe_add(struct bpe *bpe, int32_t left, int32_t right, uint32_t rank, int32_t id);
 void bpe_free(struct bpe *bpe);
 
-/* What merging needs besides the piece: kept from piece to piece of one call, owned by one thread. Zero-initialise; free
- * with bpe_scratch_free. */
+/* What merging needs besides the piece: kept from piece to piece of one call, owned by one thread. Zero-initialise;
+ * free with bpe_scratch_free. */
 struct bpe_scratch {
     struct bpe_symbol *symbols;
     struct bpe_candidate *heap;

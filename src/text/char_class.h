@@ -7,13 +7,13 @@
 /* Bits of a class. NUMBER excludes every other (the scanner tests it first); CJK is the range of pass 2 and comes with
  * the general category's bit. A code point without any bit is a control, format, private or unassigned one. */
 enum {
-    CHAR_LETTER = 1,  /* \p{L} */
-    CHAR_MARK = 2,    /* \p{M} */
-    CHAR_NUMBER = 4,  /* \p{N} */
-    CHAR_PUNCT = 8,   /* \p{P} or \p{S} */
-    CHAR_SPACE = 16,  /* White_Space */
+    CHAR_LETTER = 1,   /* \p{L} */
+    CHAR_MARK = 2,     /* \p{M} */
+    CHAR_NUMBER = 4,   /* \p{N} */
+    CHAR_PUNCT = 8,    /* \p{P} or \p{S} */
+    CHAR_SPACE = 16,   /* White_Space */
     CHAR_NEWLINE = 32, /* CR, LF; also CHAR_SPACE */
-    CHAR_CJK = 64     /* 4E00..9FA5, 3040..30FF */
+    CHAR_CJK = 64      /* 4E00..9FA5, 3040..30FF */
 };
 
 /* Two stages: code points in blocks of 256, equal blocks stored once. Read-only once made. */

@@ -30,7 +30,8 @@ static void push_byte(struct detokenizer *d, uint8_t byte, struct buffer *out)
 }
 
 /* Undoes a push that found no memory. */
-static qr_status fail(struct detokenizer *d, struct detokenizer before, struct buffer *out, size_t length, qr_error *err)
+static qr_status fail(struct detokenizer *d, struct detokenizer before, struct buffer *out, size_t length,
+                      qr_error *err)
 {
     *d = before;
     out->length = length;

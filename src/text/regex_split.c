@@ -8,8 +8,9 @@
 #include "base/buffer.h"
 #include "text/utf8.h"
 
-/* A megabyte of one class needs no stack (its loop is one instruction), a foreign pattern with groups may. */
-static const size_t jit_stack_start = 32 << 10, jit_stack_limit = 8 << 20;
+/* A match that outgrows the 32 KiB of the machine's stack gets one of its own: patterns with groups may, the known ones
+ * do not. */
+static const size_t jit_stack_start = 64 << 10, jit_stack_limit = 8 << 20;
 
 struct regex_split {
     pcre2_general_context *memory;
@@ -136,7 +137,6 @@ void regex_split_free(struct regex_split *split)
 qr_status regex_cursor_open(const struct regex_split *split, const uint8_t *text, size_t n, struct regex_cursor **out,
                             qr_error *err)
 {
-    uint32_t has_jit = 0;
     struct regex_cursor *c = qr_calloc(1, sizeof *c);
     *out = NULL;
     if (!c)
@@ -146,10 +146,6 @@ qr_status regex_cursor_open(const struct regex_split *split, const uint8_t *text
     c->n = n;
     if (!(c->context = pcre2_match_context_create(split->memory)))
         goto no_memory;
-    pcre2_config(PCRE2_CONFIG_JIT, &has_jit);
-    if (has_jit && !(c->stack = pcre2_jit_stack_create(jit_stack_start, jit_stack_limit, split->memory)))
-        goto no_memory;
-    pcre2_jit_stack_assign(c->context, NULL, c->stack);
     for (int i = 0; i < REGEX_SPLIT_PASSES; i++)
         if (!(c->pass[i].match = pcre2_match_data_create_from_pattern(split->code[i], split->memory)))
             goto no_memory;
@@ -172,14 +168,27 @@ void regex_cursor_free(struct regex_cursor *c)
     qr_free(c);
 }
 
-/* The next match of pass `k` from `search` on, as offsets in the text. *found is false when there is none. */
-static qr_status search(struct regex_cursor *c, int k, bool *found, size_t *from, size_t *to, qr_error *err)
+static int match(struct regex_cursor *c, int k)
+{
+    struct pass *p = &c->pass[k];
+    return pcre2_match(c->split->code[k], c->text + p->from, p->to - p->from, p->search - p->from, PCRE2_NO_UTF_CHECK,
+                       p->match, c->context);
+}
+
+/* The next match of pass `k` from its place on, as offsets in the text; an empty one at the end when there is none. */
+static qr_status search(struct regex_cursor *c, int k, size_t *from, size_t *to, qr_error *err)
 {
     struct pass *p = &c->pass[k];
     char reason[200] = "";
-    int rc = pcre2_match(c->split->code[k], c->text + p->from, p->to - p->from, p->search - p->from,
-                         PCRE2_NO_UTF_CHECK, p->match, c->context);
-    *found = rc >= 0;
+    *from = *to = p->to;
+    int rc = match(c, k);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT && !c->stack) {
+        c->stack = pcre2_jit_stack_create(jit_stack_start, jit_stack_limit, c->split->memory);
+        if (!c->stack)
+            return qr_fail(err, QR_NO_MEMORY, "no memory to split a text of %zu bytes", c->n);
+        pcre2_jit_stack_assign(c->context, NULL, c->stack);
+        rc = match(c, k);
+    }
     if (rc == PCRE2_ERROR_NOMATCH)
         return QR_OK;
     if (rc < 0) {
@@ -190,8 +199,10 @@ static qr_status search(struct regex_cursor *c, int k, bool *found, size_t *from
     const PCRE2_SIZE *span = pcre2_get_ovector_pointer(p->match);
     *from = p->from + span[0];
     *to = p->from + span[1];
-    if (*to < *from) /* a \K behind its own start; nothing to cut */
-        *to = *from;
+    /* A match behind its own place (a \K in a lookbehind, where PCRE2 allows it) must not stop the search from moving.
+     */
+    *from = *from < p->search ? p->search : *from;
+    *to = *to < *from ? *from : *to;
     return QR_OK;
 }
 
@@ -206,20 +217,15 @@ static qr_status cut(struct regex_cursor *c, int k, size_t *end, qr_error *err)
 {
     struct pass *p = &c->pass[k];
     size_t from, to;
-    bool found;
     if (p->pending_end) {
         *end = p->at = p->search = p->pending_end;
         p->pending_end = 0;
         return QR_OK;
     }
     while (p->search < p->to) {
-        qr_status st = search(c, k, &found, &from, &to, err);
+        qr_status st = search(c, k, &from, &to, err);
         if (st != QR_OK)
             return st;
-        if (!found)
-            break;
-        if (from < p->at) /* a \K or a lookbehind reaching into what is cut already */
-            from = p->at;
         if (to > from) {
             if (from > p->at)
                 p->pending_end = to;

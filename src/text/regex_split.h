@@ -1,5 +1,5 @@
-/* regex_split.h: isolating splits by any patterns, run one after the other by PCRE2 with its JIT compiler where there is
- * one. The oracle of the scanner, and what splits for a tokenizer whose patterns are not the known ones. */
+/* regex_split.h: isolating splits by any patterns, run one after the other by PCRE2 with its JIT compiler where there
+ * is one. The oracle of the scanner, and what splits for a tokenizer whose patterns are not the known ones. */
 #ifndef QR_TEXT_REGEX_SPLIT_H
 #define QR_TEXT_REGEX_SPLIT_H
 

@@ -84,7 +84,7 @@ static size_t match_space(const struct stretch *s, size_t at)
         return newlines; /* D: up to the last newline */
     if (class == OUTSIDE || last == at)
         return end; /* E at the end of the stretch; F, a single character */
-    return last; /* E: the last one stays for what follows */
+    return last;    /* E: the last one stays for what follows */
 }
 
 /* Pass 3 at `at`; returns `at` when no alternative matches there. */

@@ -1,5 +1,5 @@
-/* scan.h: the pre-tokenizer's three passes (protocol.md 1.3) as one hand-written scanner. Equal to the patterns run by a
- * regex engine; a test compares the two. */
+/* scan.h: the pre-tokenizer's three passes (protocol.md 1.3) as one hand-written scanner. Equal to the patterns run by
+ * a regex engine; a test compares the two. */
 #ifndef QR_TEXT_SCAN_H
 #define QR_TEXT_SCAN_H
 

@@ -43,7 +43,8 @@ static int32_t named_token(const struct tokenizer *tok, const struct json *confi
         return tok_find(tok, usual);
     int32_t id = vocab_find(&tok->file.vocab, value->text, value->length);
     if (id < 0)
-        qr_logf(log, QR_LOG_WARN, "%s: %s of its tokenizer_config.json, \"%.100s\", is no token", name, key, value->text);
+        qr_logf(log, QR_LOG_WARN, "%s: %s of its tokenizer_config.json, \"%.100s\", is no token", name, key,
+                value->text);
     return id;
 }
 
@@ -266,7 +267,8 @@ cleanup:
     return st;
 }
 
-qr_status tok_encode_literal(const struct tokenizer *tok, const char *text, size_t n, struct tok_ids *ids, qr_error *err)
+qr_status tok_encode_literal(const struct tokenizer *tok, const char *text, size_t n, struct tok_ids *ids,
+                             qr_error *err)
 {
     return encode(tok, text, n, false, ids, err);
 }

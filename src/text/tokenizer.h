@@ -18,7 +18,7 @@ qr_status tok_open(const char *dir, const struct qr_log *log, struct tokenizer *
 struct tok_source {
     const char *json; /* tokenizer.json */
     size_t size;
-    const char *name; /* quoted in messages */
+    const char *name;   /* quoted in messages */
     const char *config; /* tokenizer_config.json; NULL: the published names and no limit */
     size_t config_size;
     enum split_engine engine;

@@ -9,7 +9,10 @@ enum { PUBLISHED_BASE_COUNT = 128000 };
 
 static bool is_absent(const struct json *value) { return !value || value->kind == JSON_NULL; }
 
-static bool is_false(const struct json *value) { return is_absent(value) || (value->kind == JSON_BOOL && !value->boolean); }
+static bool is_false(const struct json *value)
+{
+    return is_absent(value) || (value->kind == JSON_BOOL && !value->boolean);
+}
 
 static bool is_type(const struct json *value, const char *type) { return json_equals(json_get(value, "type"), type); }
 
@@ -54,7 +57,8 @@ static qr_status check_pre_tokenizer(const struct json *pre, struct split_patter
     if (!is_type(pre, "Sequence"))
         return refuse(err, "pre_tokenizer.type", json_get(pre, "type"), "Sequence");
     if (!list || list->kind != JSON_ARRAY || list->count != REGEX_SPLIT_PASSES + 1)
-        return qr_fail(err, QR_BAD_FILE, "pre_tokenizer has %zu members, only three Split and one ByteLevel are supported",
+        return qr_fail(err, QR_BAD_FILE,
+                       "pre_tokenizer has %zu members, only three Split and one ByteLevel are supported",
                        list ? list->count : 0);
     for (size_t i = 0; i < REGEX_SPLIT_PASSES; i++) {
         qr_status st = check_split(json_at(list, i), &patterns[i], err);
@@ -117,11 +121,13 @@ static qr_status read_vocab(const struct json *vocab, struct tokenizer_file *out
 {
     if (!vocab || vocab->kind != JSON_OBJECT || vocab->count == 0)
         return qr_fail(err, QR_BAD_FILE, "model.vocab is no object with entries");
+    if (!vocab_reserve(&out->vocab, vocab->count))
+        return qr_fail(err, QR_NO_MEMORY, "no memory for %zu tokens", vocab->count);
     for (const struct json *e = vocab->child; e; e = e->next) {
         int64_t id;
         if (!json_int64(e, &id) || id < 0 || id > VOCAB_MAX_ID)
-            return qr_fail(err, QR_BAD_FILE, "model.vocab: \"%.100s\" has id %.100s, wanted an integer of 0 to %d", e->key,
-                           described(e), VOCAB_MAX_ID);
+            return qr_fail(err, QR_BAD_FILE, "model.vocab: \"%.100s\" has id %.100s, wanted an integer of 0 to %d",
+                           e->key, described(e), VOCAB_MAX_ID);
         qr_status st = vocab_add(&out->vocab, (int32_t)id, e->key, e->key_length, VOCAB_BASE, err);
         if (st != QR_OK)
             return qr_fail_in(err, st, "model.vocab");
@@ -210,18 +216,26 @@ static qr_status check_published_ids(const struct tokenizer_file *file, qr_error
         const char *name;
         int32_t id;
     } known[] = {
-        {"<｜begin▁of▁sentence｜>", 0},  {"<｜end▁of▁sentence｜>", 1}, {"<｜▁pad▁｜>", 2},
-        {"<｜System｜>", 128799},        {"<｜User｜>", 128803},       {"<｜Assistant｜>", 128804},
-        {"<|EOT|>", 128805},             {"<think>", 128821},          {"</think>", 128822},
-        {"｜DSML｜", 128825},            {"<｜latest_reminder｜>", 128828}, {"<｜deepseek_image｜>", 129264},
+        {"<｜begin▁of▁sentence｜>", 0},
+        {"<｜end▁of▁sentence｜>", 1},
+        {"<｜▁pad▁｜>", 2},
+        {"<｜System｜>", 128799},
+        {"<｜User｜>", 128803},
+        {"<｜Assistant｜>", 128804},
+        {"<|EOT|>", 128805},
+        {"<think>", 128821},
+        {"</think>", 128822},
+        {"｜DSML｜", 128825},
+        {"<｜latest_reminder｜>", 128828},
+        {"<｜deepseek_image｜>", 129264},
     };
     if (file->base_count != PUBLISHED_BASE_COUNT)
         return QR_OK;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         int32_t id = vocab_find(&file->vocab, known[i].name, strlen(known[i].name));
         if (id >= 0 && id != known[i].id)
-            return qr_fail(err, QR_BAD_FILE, "\"%s\" is token %d, in the published vocabulary it is %d", known[i].name, id,
-                           known[i].id);
+            return qr_fail(err, QR_BAD_FILE, "\"%s\" is token %d, in the published vocabulary it is %d", known[i].name,
+                           id, known[i].id);
     }
     return QR_OK;
 }
@@ -269,7 +283,8 @@ static qr_status read_merge(const struct json *merge, uint32_t rank, struct buff
     if (id < 0)
         return qr_fail(err, QR_BAD_FILE, "\"%.200s\" is not in model.vocab", joined->data);
     if (out->vocab.entries[id].kind != VOCAB_BASE)
-        return qr_fail(err, QR_BAD_FILE, "it makes the added token \"%.200s\"; plain text would yield it", joined->data);
+        return qr_fail(err, QR_BAD_FILE, "it makes the added token \"%.200s\"; plain text would yield it",
+                       joined->data);
     int64_t earlier = bpe_add(&out->bpe, ids[0], ids[1], rank, id);
     if (earlier >= 0)
         return qr_fail(err, QR_BAD_FILE, "the same as merge %lld", (long long)earlier);

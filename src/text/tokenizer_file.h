@@ -10,10 +10,10 @@
 
 /* Zero-initialise; free with tokenizer_file_free. */
 struct tokenizer_file {
-    struct vocab vocab;   /* model.vocab and added_tokens */
-    int32_t base_count;   /* entries of model.vocab */
+    struct vocab vocab; /* model.vocab and added_tokens */
+    int32_t base_count; /* entries of model.vocab */
     struct bpe bpe;
-    bool ignore_merges;   /* a piece that is a token as a whole is not merged */
+    bool ignore_merges;                                /* a piece that is a token as a whole is not merged */
     struct split_pattern patterns[REGEX_SPLIT_PASSES]; /* point into the JSON document */
 };
 

@@ -9,52 +9,72 @@
 
 enum { MAX_STRING = 64 << 10, FIRST_SLOTS = 1024 };
 
-/* The slot that holds the string, or the empty one where it belongs. */
-static size_t find_slot(const struct vocab *v, const char *s, size_t length)
+static uint64_t hash_of(const char *s, size_t length) { return XXH3_64bits(s, length); }
+
+/* The slot that holds the string of this hash, or the empty one where it belongs. */
+static struct vocab_slot *find_slot(const struct vocab *v, const char *s, size_t length, uint64_t hash)
 {
-    size_t slot = XXH3_64bits(s, length) & v->slot_mask;
-    for (;; slot = (slot + 1) & v->slot_mask) {
-        if (v->slots[slot] < 0)
+    uint32_t tag = (uint32_t)(hash >> 32);
+    for (size_t i = hash & v->slot_mask;; i = (i + 1) & v->slot_mask) {
+        struct vocab_slot *slot = &v->slots[i];
+        if (slot->id < 0)
             return slot;
-        const struct vocab_entry *e = &v->entries[v->slots[slot]];
+        if (slot->tag != tag)
+            continue;
+        const struct vocab_entry *e = &v->entries[slot->id];
         if (e->string_length == length && memcmp(v->text.data + e->string, s, length) == 0)
             return slot;
     }
 }
 
-/* Keeps the table at most half full. */
-static bool grow_slots(struct vocab *v)
+/* Moves to a table of at least `wanted` slots, a power of two. */
+static bool grow_slots(struct vocab *v, size_t wanted)
 {
-    size_t slots = v->slots ? (v->slot_mask + 1) * 2 : FIRST_SLOTS;
-    int32_t *old = v->slots;
-    if (old && v->used * 2 <= v->slot_mask)
-        return true;
-    int32_t *fresh = qr_malloc(slots * sizeof *fresh);
+    size_t slots = FIRST_SLOTS;
+    while (slots < wanted)
+        slots *= 2;
+    struct vocab_slot *fresh = qr_malloc(slots * sizeof *fresh);
     if (!fresh)
         return false;
-    memset(fresh, 0xFF, slots * sizeof *fresh);
+    for (size_t i = 0; i < slots; i++)
+        fresh[i] = (struct vocab_slot){-1, 0};
+    qr_free(v->slots);
     v->slots = fresh;
     v->slot_mask = slots - 1;
     for (size_t id = 0; id < v->count; id++)
         if (v->entries[id].kind != VOCAB_HOLE) {
             const struct vocab_entry *e = &v->entries[id];
-            v->slots[find_slot(v, v->text.data + e->string, e->string_length)] = (int32_t)id;
+            const char *s = v->text.data + e->string;
+            uint64_t hash = hash_of(s, e->string_length);
+            *find_slot(v, s, e->string_length, hash) = (struct vocab_slot){(int32_t)id, (uint32_t)(hash >> 32)};
         }
-    qr_free(old);
     return true;
 }
 
-static bool grow_entries(struct vocab *v, size_t count)
+static bool grow_entries(struct vocab *v, size_t capacity)
 {
-    if (count > v->capacity) {
-        size_t capacity = v->capacity * 2 > count ? v->capacity * 2 : count;
-        struct vocab_entry *entries = qr_realloc_array(v->entries, capacity, sizeof *entries);
-        if (!entries)
-            return false;
-        v->entries = entries;
-        v->capacity = capacity;
-    }
-    while (v->count < count)
+    struct vocab_entry *entries = qr_realloc_array(v->entries, capacity, sizeof *entries);
+    if (!entries)
+        return false;
+    v->entries = entries;
+    v->capacity = capacity;
+    return true;
+}
+
+bool vocab_reserve(struct vocab *v, size_t count)
+{
+    return (count <= v->capacity || grow_entries(v, count)) &&
+           ((v->slots && count * 2 <= v->slot_mask + 1) || grow_slots(v, count * 2));
+}
+
+/* Room for one more token, whose id is `id`. The table of slots stays at most half full. */
+static bool make_room(struct vocab *v, size_t id)
+{
+    if ((!v->slots || v->used * 2 > v->slot_mask) && !grow_slots(v, v->used * 4))
+        return false;
+    if (id >= v->capacity && !grow_entries(v, v->capacity * 2 > id ? v->capacity * 2 : id + 1))
+        return false;
+    while (v->count <= id)
         v->entries[v->count++] = (struct vocab_entry){0};
     return true;
 }
@@ -88,18 +108,19 @@ qr_status vocab_add(struct vocab *v, int32_t id, const char *s, size_t length, e
     if (length > MAX_STRING || v->text.length > UINT32_MAX / 2)
         return qr_fail(err, QR_BAD_FILE, "token %d has a string of %zu bytes, at most %d are possible", id, length,
                        MAX_STRING);
-    if (!grow_slots(v) || !grow_entries(v, (size_t)id + 1 > v->count ? (size_t)id + 1 : v->count))
+    if (!make_room(v, (size_t)id))
         goto no_memory;
     if (v->entries[id].kind != VOCAB_HOLE)
         return qr_fail(err, QR_BAD_FILE, "id %d belongs to two tokens, \"%.100s\" and \"%.100s\"", id,
                        v->text.data + v->entries[id].string, s);
-    size_t slot = find_slot(v, s, length);
-    if (v->slots[slot] >= 0)
-        return qr_fail(err, QR_BAD_FILE, "token \"%.100s\" has two ids, %d and %d", s, v->slots[slot], id);
+    uint64_t hash = hash_of(s, length);
+    struct vocab_slot *slot = find_slot(v, s, length, hash);
+    if (slot->id >= 0)
+        return qr_fail(err, QR_BAD_FILE, "token \"%.100s\" has two ids, %d and %d", s, slot->id, id);
     if (!store(v, &e, s, length))
         goto no_memory;
     v->entries[id] = e;
-    v->slots[slot] = id;
+    *slot = (struct vocab_slot){id, (uint32_t)(hash >> 32)};
     v->used++;
     return QR_OK;
 
@@ -117,7 +138,7 @@ void vocab_promote(struct vocab *v, int32_t id, enum vocab_kind kind)
 
 int32_t vocab_find(const struct vocab *v, const char *s, size_t length)
 {
-    return v->slots ? v->slots[find_slot(v, s, length)] : -1;
+    return v->slots ? find_slot(v, s, length, hash_of(s, length))->id : -1;
 }
 
 const char *vocab_string(const struct vocab *v, int32_t id, size_t *length)

@@ -8,9 +8,9 @@
 enum { VOCAB_MAX_ID = (1 << 22) - 1 }; /* 32 times the published one; a larger id is a mistake in the file */
 
 enum vocab_kind {
-    VOCAB_HOLE,  /* no token has this id */
-    VOCAB_BASE,  /* of model.vocab */
-    VOCAB_ADDED, /* of added_tokens, in model.vocab or not */
+    VOCAB_HOLE,   /* no token has this id */
+    VOCAB_BASE,   /* of model.vocab */
+    VOCAB_ADDED,  /* of added_tokens, in model.vocab or not */
     VOCAB_SPECIAL /* added, and marked special */
 };
 
@@ -20,18 +20,27 @@ struct vocab_entry {
     uint8_t kind;
 };
 
+/* `tag` is part of the string's hash: most strings that are not the wanted one differ in it already. */
+struct vocab_slot {
+    int32_t id; /* -1: empty */
+    uint32_t tag;
+};
+
 /* Zero-initialise; free with vocab_free. */
 struct vocab {
     struct vocab_entry *entries; /* `count` of them: ids 0 .. count-1 */
     size_t count, capacity;
     struct buffer text;
-    int32_t *slots; /* open addressing from string to id, -1: empty; slot_mask + 1 of them */
+    struct vocab_slot *slots; /* open addressing from string to id; slot_mask + 1 of them */
     size_t slot_mask, used;
 };
 
+/* Makes room for `count` tokens in one go. false without memory. */
+bool vocab_reserve(struct vocab *v, size_t count);
+
 /* Gives `id` (0 .. VOCAB_MAX_ID) the string `s` (UTF-8, at most 64 KiB). The bytes of a VOCAB_BASE token are those that
- * its characters stand for in the byte-level alphabet, or the string itself when one is outside of it; those of an added
- * token are the string itself. QR_BAD_FILE when the id or the string is taken: the message names both. */
+ * its characters stand for in the byte-level alphabet, or the string itself when one is outside of it; those of an
+ * added token are the string itself. QR_BAD_FILE when the id or the string is taken: the message names both. */
 qr_status vocab_add(struct vocab *v, int32_t id, const char *s, size_t length, enum vocab_kind kind, qr_error *err);
 
 /* Makes the base token `id` an added one of the same string. */

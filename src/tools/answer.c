@@ -5,78 +5,46 @@
 
 #include "base/jsonl.h"
 
-void answer_copy(struct json_writer *w, const struct json *value)
-{
-    const struct json *child;
-    switch (value->kind) {
-    case JSON_NULL:
-        json_w_null(w);
-        break;
-    case JSON_BOOL:
-        json_w_bool(w, value->boolean);
-        break;
-    case JSON_NUMBER:
-        json_w_raw(w, value->text, value->length);
-        break;
-    case JSON_STRING:
-        json_w_string_n(w, value->text, value->length);
-        break;
-    case JSON_ARRAY:
-        json_w_array(w);
-        for (child = value->child; child; child = child->next)
-            answer_copy(w, child);
-        json_w_end_array(w);
-        break;
-    case JSON_OBJECT:
-        json_w_object(w);
-        for (child = value->child; child; child = child->next) {
-            json_w_key(w, child->key);
-            answer_copy(w, child);
-        }
-        json_w_end_object(w);
-        break;
-    }
-}
-
 static void open_answer(struct json_writer *w, const struct json *id)
 {
     json_writer_reset(w);
     json_w_object(w);
     json_w_key(w, "id");
-    if (id)
-        answer_copy(w, id);
+    if (id && id->kind != JSON_ARRAY && id->kind != JSON_OBJECT)
+        json_w_value(w, id);
     else
         json_w_null(w);
 }
 
-static qr_status write_answer(struct json_writer *w, FILE *out, qr_error *err)
+static qr_status close_answer(struct json_writer *w, const char **text, size_t *length, qr_error *err)
 {
-    const char *text;
-    size_t length;
     json_w_end_object(w);
-    qr_status st = json_finish(w, &text, &length, err);
-    if (st != QR_OK)
-        return st;
-    if (fwrite(text, 1, length, out) != length || putc('\n', out) == EOF || fflush(out) == EOF)
-        return qr_fail(err, QR_IO, "cannot write an answer of %zu bytes: %s", length, strerror(errno));
-    return QR_OK;
+    return json_finish(w, text, length, err);
 }
 
-/* `st` is how reading the line went. */
+/* `st` is how reading the line went, with its message in `line_error`. */
 static qr_status answer_one(qr_status st, struct json_document *doc, qr_error *line_error, FILE *out,
                             struct json_writer *w, answer_line answer, void *user, qr_error *err)
 {
     const struct json *line = doc ? json_root(doc) : NULL;
-    const struct json *id = json_get(line, "id");
-    open_answer(w, id);
+    const char *text;
+    size_t length;
+    open_answer(w, json_get(line, "id"));
     if (st == QR_OK)
         st = answer(user, line, w, line_error);
+    if (st == QR_OK)
+        st = close_answer(w, &text, &length, line_error);
     if (st != QR_OK) {
-        open_answer(w, id);
+        open_answer(w, json_get(line, "id"));
         json_w_key(w, "error");
         json_w_string(w, line_error->message);
+        st = close_answer(w, &text, &length, err);
+        if (st != QR_OK)
+            return st;
     }
-    return write_answer(w, out, err);
+    if (fwrite(text, 1, length, out) != length || putc('\n', out) == EOF || fflush(out) == EOF)
+        return qr_fail(err, QR_IO, "cannot write an answer of %zu bytes: %s", length, strerror(errno));
+    return QR_OK;
 }
 
 qr_status answer_lines(FILE *in, const char *name, FILE *out, answer_line answer, void *user, qr_error *err)

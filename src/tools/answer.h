@@ -7,7 +7,8 @@
 #include "base/json.h"
 
 /* Writes the members of the answer to `line` (an object) into the object that is open in `w`; the member "id" is there
- * already, as it came. On failure what was written is dropped and the line becomes {"id", "error"}. */
+ * already, as it came (null when it came as a list or an object). On failure what was written is dropped and the line
+ * becomes {"id", "error"}. */
 typedef qr_status (*answer_line)(void *user, const struct json *line, struct json_writer *w, qr_error *err);
 
 /* Answers every line of `in` on `out`, flushing after each. A bad line or a failing answer is an error line and the
@@ -16,8 +17,5 @@ qr_status answer_lines(FILE *in, const char *name, FILE *out, answer_line answer
 
 /* The same with files by name; NULL or "-" is standard input or output. */
 qr_status answer_files(const char *in, const char *out, answer_line answer, void *user, qr_error *err);
-
-/* Writes any parsed value as it was read (number text and key order kept). */
-void answer_copy(struct json_writer *w, const struct json *value);
 
 #endif

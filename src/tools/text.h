@@ -20,6 +20,7 @@ struct text_options {
     bool quiet;
 };
 
+/* clang-format off: rows of a table */
 #define TEXT_OPTIONS_DEFAULT {.prompt_profile = "v41", .log_level = "warn"}
 
 /* Rows for a part's table; `t` is a struct text_options. */
@@ -33,6 +34,7 @@ struct text_options {
     {.name = "log-level", .kind = OPTION_CHOICE, .target = &(t).log_level, .value = "error|warn|info|debug",           \
      .help = "what is said on standard error; default: warn"},                                                         \
     {.name = "quiet", .kind = OPTION_FLAG, .target = &(t).quiet, .help = "errors only"}
+/* clang-format on */
 
 /* Opens the tokenizer that the options name. `line` is the part's, for messages. false: leave with *status; a sentence
  * was printed. Close with tok_close. */

@@ -62,7 +62,9 @@ int text_detokenize(int argc, char **argv)
     int status;
     const struct option table[] = {
         TEXT_OPTIONS(options),
-        {.name = "stream", .kind = OPTION_FLAG, .target = &t.stream,
+        {.name = "stream",
+         .kind = OPTION_FLAG,
+         .target = &t.stream,
          .help = "what may be shown after each id: {id, emit, flush}"},
         {0},
     };
