@@ -127,10 +127,13 @@ static bool on_key(void *user, const char *key, size_t length)
     }
     if (!length || memchr(key, 0, length))
         return REFUSE(p, "%s: weight_map: a tensor's name is empty or holds a NUL", p->name);
-    if (tensor_table_find(p->table, key, length) >= 0)
+    bool fresh;
+    p->current = tensor_table_intern(p->table, key, length, &fresh);
+    if (p->current < 0)
+        return no_memory(p);
+    if (!fresh)
         return REFUSE(p, "%s: weight_map: tensor %.*s occurs twice", p->name, (int)(length < 200 ? length : 200), key);
-    p->current = tensor_table_add(p->table, key, length);
-    return p->current < 0 ? no_memory(p) : true;
+    return true;
 }
 
 static bool on_start_object(void *user)

@@ -132,20 +132,23 @@ static bool begin_tensor(struct pass *p, const char *name, size_t length)
     int shown = (int)(length < 200 ? length : 200);
     if (!length || memchr(name, 0, length))
         return REFUSE(p, "%s: header: a tensor's name is empty or holds a NUL", path);
-    p->current = tensor_table_find(table, name, length);
-    if (p->current >= 0 && table->views[p->current].dtype != DTYPE_COUNT && table->views[p->current].shard == p->sink->shard)
-        return REFUSE(p, "%s: header: tensor %.*s occurs twice", path, shown, name);
-    if (p->sink->listed) {
+    if (!p->sink->listed) {
+        bool fresh;
+        p->current = tensor_table_intern(table, name, length, &fresh);
+        if (p->current < 0)
+            return no_memory(p);
+        if (!fresh)
+            return REFUSE(p, "%s: header: tensor %.*s occurs twice", path, shown, name);
+    } else {
+        p->current = tensor_table_find(table, name, length);
         if (p->current < 0)
             return REFUSE(p, "%s: tensor %.*s is not listed by the index", path, shown, name);
         int32_t shard = table->views[p->current].shard;
         if (shard != p->sink->shard)
             return REFUSE(p, "%s: holds tensor %.*s, which the index places in %s", path, shown, name,
                           p->sink->shard_name(p->sink->user, shard));
-    } else {
-        p->current = tensor_table_add(table, name, length);
-        if (p->current < 0)
-            return no_memory(p);
+        if (table->views[p->current].dtype != DTYPE_COUNT)
+            return REFUSE(p, "%s: header: tensor %.*s occurs twice", path, shown, name);
     }
     if (!array_grow(&p->found, &p->found_capacity, p->found_count, sizeof *p->found))
         return no_memory(p);

@@ -95,14 +95,15 @@ qr_status safetensors_declare(struct safetensors_writer *w, const char *name, en
                               const int64_t *shape, int64_t *index, qr_error *err)
 {
     char text[160];
+    bool fresh;
     int64_t elements = tensor_elements(rank, shape), bytes;
-    if (tensor_table_find(&w->table, name, strlen(name)) >= 0)
-        return qr_fail(err, QR_BAD_ARGUMENT, "%s: tensor %s is declared twice", w->path, name);
     if (rank < 0 || rank > TENSOR_MAX_RANK || elements < 0 ||
         __builtin_mul_overflow(elements, (int64_t)dtype_size(dtype), &bytes))
         return qr_fail(err, QR_BAD_ARGUMENT, "%s: tensor %s: shape %s of %s overflows or has over %d dimensions", w->path,
                        name, shape_text(rank, shape, text, sizeof text), dtype_name(dtype), TENSOR_MAX_RANK);
-    int64_t at = tensor_table_add(&w->table, name, strlen(name));
+    int64_t at = tensor_table_intern(&w->table, name, strlen(name), &fresh);
+    if (at >= 0 && !fresh)
+        return qr_fail(err, QR_BAD_ARGUMENT, "%s: tensor %s is declared twice", w->path, name);
     int64_t *copy = at < 0 ? NULL : tensor_table_shape(&w->table, rank);
     if (!copy)
         return no_memory(w, err);

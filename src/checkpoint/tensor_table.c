@@ -24,53 +24,69 @@ void tensor_table_free(struct tensor_table *t)
     tensor_table_init(t);
 }
 
+static uint32_t hash_of(const char *name, size_t length) { return (uint32_t)XXH3_64bits(name, length); }
+
 /* The slot of the name, or the empty slot where it belongs. */
-static size_t slot_of(const struct tensor_table *t, const char *name, size_t length)
+static struct tensor_slot *slot_of(const struct tensor_table *t, uint32_t hash, const char *name, size_t length)
 {
-    size_t mask = t->slot_count - 1, slot = (size_t)XXH3_64bits(name, length) & mask;
-    for (; t->slots[slot]; slot = (slot + 1) & mask) {
-        const char *other = t->views[t->slots[slot] - 1].name;
+    size_t mask = t->slot_count - 1;
+    for (size_t i = hash & mask;; i = (i + 1) & mask) {
+        struct tensor_slot *slot = &t->slots[i];
+        if (!slot->index)
+            return slot;
+        if (slot->hash != hash)
+            continue;
+        const char *other = t->views[slot->index - 1].name;
         if (!strncmp(other, name, length) && !other[length])
-            break;
+            return slot;
     }
-    return slot;
 }
 
 int64_t tensor_table_find(const struct tensor_table *t, const char *name, size_t length)
 {
     if (!t->slot_count)
         return -1;
-    return (int64_t)t->slots[slot_of(t, name, length)] - 1;
+    return (int64_t)slot_of(t, hash_of(name, length), name, length)->index - 1;
 }
 
-/* Twice the slots, at most half full. */
+/* Twice the slots. */
 static bool grow_slots(struct tensor_table *t)
 {
     size_t wanted = t->slot_count ? t->slot_count * 2 : FIRST_SLOTS;
-    uint32_t *fresh = qr_calloc(wanted, sizeof *fresh);
+    struct tensor_slot *fresh = qr_calloc(wanted, sizeof *fresh);
     if (!fresh)
         return false;
+    for (size_t i = 0; i < t->slot_count; i++) {
+        if (!t->slots[i].index)
+            continue;
+        size_t at = t->slots[i].hash & (wanted - 1);
+        while (fresh[at].index)
+            at = (at + 1) & (wanted - 1);
+        fresh[at] = t->slots[i];
+    }
     qr_free(t->slots);
     t->slots = fresh;
     t->slot_count = wanted;
-    for (size_t i = 0; i < t->count; i++) {
-        const char *name = t->views[i].name;
-        t->slots[slot_of(t, name, strlen(name))] = (uint32_t)i + 1;
-    }
     return true;
 }
 
-int64_t tensor_table_add(struct tensor_table *t, const char *name, size_t length)
+int64_t tensor_table_intern(struct tensor_table *t, const char *name, size_t length, bool *fresh)
 {
+    *fresh = false;
     if (t->count >= UINT32_MAX / 2 || !array_grow(&t->views, &t->capacity, t->count, sizeof *t->views))
         return -1;
-    if (2 * (t->count + 1) > t->slot_count && !grow_slots(t))
+    if (4 * (t->count + 1) > 3 * t->slot_count && !grow_slots(t)) /* at most three quarters full */
         return -1;
+    uint32_t hash = hash_of(name, length);
+    struct tensor_slot *slot = slot_of(t, hash, name, length);
+    if (slot->index)
+        return (int64_t)slot->index - 1;
     char *copy = arena_strndup(&t->arena, name, length);
     if (!copy)
         return -1;
-    t->slots[slot_of(t, name, length)] = (uint32_t)t->count + 1;
     t->views[t->count] = (struct tensor_view){.name = copy, .dtype = DTYPE_COUNT};
+    *slot = (struct tensor_slot){hash, (uint32_t)t->count + 1};
+    *fresh = true;
     return (int64_t)t->count++;
 }
 

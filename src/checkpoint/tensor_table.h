@@ -20,8 +20,13 @@ struct tensor_table {
     struct arena arena;
     struct tensor_view *views; /* in order of arrival */
     size_t count, capacity;
-    uint32_t *slots; /* open addressing by name; 0 empty, else index + 1 */
+    struct tensor_slot *slots; /* open addressing by name */
     size_t slot_count;
+};
+
+struct tensor_slot {
+    uint32_t hash;
+    uint32_t index; /* + 1; 0: empty */
 };
 
 void tensor_table_init(struct tensor_table *t);
@@ -30,9 +35,9 @@ void tensor_table_free(struct tensor_table *t);
 /* The index of the tensor whose name is the `length` bytes at `name`, or -1. */
 int64_t tensor_table_find(const struct tensor_table *t, const char *name, size_t length);
 
-/* Adds a tensor of that name, which must not be there yet: zeroed but for its name and dtype DTYPE_COUNT. Returns its
- * index, or -1 without memory. */
-int64_t tensor_table_add(struct tensor_table *t, const char *name, size_t length);
+/* The same, adding the tensor when it is not there: zeroed but for its name and dtype DTYPE_COUNT. `*fresh`: it was added.
+ * -1 without memory. */
+int64_t tensor_table_intern(struct tensor_table *t, const char *name, size_t length, bool *fresh);
 
 /* A fresh shape of `rank` dimensions that lives as long as the table; NULL without memory. */
 int64_t *tensor_table_shape(struct tensor_table *t, int32_t rank);
