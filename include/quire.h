@@ -53,6 +53,243 @@ QR_API const char *qr_version(void);
 /* A short name of a status, such as "bad file". Never NULL. */
 QR_API const char *qr_status_name(qr_status status);
 
+/* Text that the library made and the caller frees with qr_text_free. NUL-terminated; `length` excludes the NUL. */
+typedef struct qr_text {
+    char *data;
+    size_t length;
+} qr_text;
+QR_API void qr_text_free(qr_text *text);
+
+/* Token ids that the library made; free with qr_tokens_free. */
+typedef struct qr_tokens {
+    int32_t *data;
+    size_t count;
+} qr_tokens;
+QR_API void qr_tokens_free(qr_tokens *tokens);
+
+/* ---- options ----
+ * Every options struct starts with its size: set it with the QR_..._OPTIONS initialiser. Fields are only ever added at
+ * the end, and zero means the default. Strings are the caller's and are read during the call only. */
+
+typedef enum qr_log_severity { QR_SEVERITY_ERROR, QR_SEVERITY_WARN, QR_SEVERITY_INFO, QR_SEVERITY_DEBUG } qr_log_severity;
+
+typedef struct qr_model_options {
+    size_t size;
+    const char *device;          /* "cpu" (default), "cpu-reference", "cpu-avx512", "cpu-avx2", "cpu-portable" */
+    const char *profile;         /* "reference" or "w8a8"; NULL: the folder's */
+    const char *prompt_profile;  /* "auto" (default), "v4a", "v4b", "v41" */
+    int threads;                 /* 0: every core this process may use */
+    /* Called from any thread of the library with one line, no newline. NULL: dropped. */
+    void (*log)(void *user, qr_log_severity severity, const char *line);
+    qr_log_severity log_level;
+    /* Called while weights are prepared, done and total in bytes; returning false cancels (QR_CANCELLED). */
+    bool (*progress)(void *user, uint64_t done, uint64_t total);
+    void *user;                  /* given to both */
+} qr_model_options;
+#define QR_MODEL_OPTIONS {.size = sizeof(qr_model_options), .log_level = QR_SEVERITY_WARN}
+
+typedef struct qr_engine_options {
+    size_t size;
+    int32_t max_model_len;          /* ceiling of prompt and output; 0: what fits, at most the config's */
+    int32_t max_num_seqs;           /* requests running at once; 0: 1 */
+    int32_t max_num_batched_tokens; /* rows a step; 0: 2,048 on the CPU */
+    uint64_t kv_ram_bytes;          /* for both pools; 0: half of the memory available beside the mapped weights */
+    int32_t block_size;             /* tokens a PAGE; 0: 128 */
+    const char *kv_cache_dtype;     /* "bf16", "fp4"; NULL: the family's default */
+    const char *index_cache_dtype;  /* "fp4", "fp8", "int8"; NULL: the family's default */
+} qr_engine_options;
+#define QR_ENGINE_OPTIONS {.size = sizeof(qr_engine_options)}
+
+/* ---- models ---- */
+
+typedef struct qr_model qr_model;
+
+/* Opens the checkpoint in `dir` as published: config, tokenizer, weights (mapped, not copied). Nothing is allocated for
+ * requests yet. `options` may be NULL. QR_REFUSED lists every violated admission rule with its id. */
+QR_API qr_status qr_model_open(const char *dir, const qr_model_options *options, qr_model **out, qr_error *err);
+/* Every engine of the model must be destroyed before. NULL is fine. */
+QR_API void qr_model_close(qr_model *model);
+
+/* What the folder holds and what it would take, without reading a weight: family, a line for each layer, tensors by format,
+ * missing and unexpected ones, the byte plan for these options. As text for people, or one JSON object. */
+QR_API qr_status qr_inspect(const char *dir, const qr_model_options *model, const qr_engine_options *engine, bool json,
+                            qr_text *out, qr_error *err);
+
+/* The bytes of a model and an engine. A step allocates nothing beyond them. */
+typedef struct qr_plan_bytes {
+    uint64_t weights;    /* mapped; Engram tables left out */
+    uint64_t tables;     /* mapped Engram tables */
+    uint64_t pages;      /* PAGE pool */
+    uint64_t states;     /* STATE pool */
+    uint64_t workspace;  /* buffers of a step and scratch */
+    uint64_t block_bytes, blocks;
+    uint64_t state_bytes, slots;
+    int32_t max_model_len;
+} qr_plan_bytes;
+/* Sizes everything before anything is mapped or reserved. QR_REFUSED (E31) when it does not fit, naming what would. */
+QR_API qr_status qr_plan(const char *dir, const qr_model_options *model, const qr_engine_options *engine,
+                         qr_plan_bytes *out, qr_error *err);
+
+typedef struct qr_model_info {
+    char name[128];              /* the folder's last component */
+    char family[32];             /* "DeepSeek-V4.1" or "DeepSeek-V4" */
+    char backend[64];            /* the path that computes: part of the arithmetic identity */
+    char prompt_profile[8];
+    int32_t vocab_size, layers, max_positions;
+    int32_t bos, eos, pad;       /* -1: none */
+    /* generation_config.json; a missing one: temperature 1, top_p 1 */
+    double temperature, top_p;
+    bool thinking_levels;        /* the profile knows effort levels */
+} qr_model_info;
+QR_API void qr_model_get_info(const qr_model *model, qr_model_info *out);
+
+/* ---- text ---- */
+
+/* Ids of `text` (UTF-8, `length` bytes). With `markup` added tokens are recognised in it; without, none can come out. */
+QR_API qr_status qr_tokenize(const qr_model *model, const char *text, size_t length, bool markup, qr_tokens *out,
+                             qr_error *err);
+QR_API qr_status qr_detokenize(const qr_model *model, const int32_t *ids, size_t count, qr_text *out, qr_error *err);
+
+typedef struct qr_prompt {
+    qr_tokens tokens;
+    qr_text text;                /* the prompt as one string, for people */
+    bool starts_in_reasoning;    /* the answer begins inside <think> */
+} qr_prompt;
+/* Renders the body of a /v1/chat/completions request (JSON; its messages, tools, thinking members; protocol.md 2) into
+ * a prompt. Text of users and tools can never become a control token. */
+QR_API qr_status qr_render_chat(const qr_model *model, const char *json, size_t length, qr_prompt *out, qr_error *err);
+QR_API void qr_prompt_free(qr_prompt *prompt);
+
+/* ---- engines and requests ---- */
+
+typedef struct qr_engine qr_engine;
+typedef uint64_t qr_handle;
+
+/* Reserves every byte of the plan and starts the engine's threads. `options` may be NULL. */
+QR_API qr_status qr_engine_create(qr_model *model, const qr_engine_options *options, qr_engine **out, qr_error *err);
+/* Cancels what runs, waits for the threads, frees. NULL is fine. */
+QR_API void qr_engine_destroy(qr_engine *engine);
+QR_API void qr_engine_get_plan(const qr_engine *engine, qr_plan_bytes *out);
+
+typedef struct qr_logit_bias {
+    int32_t token;
+    float bias;                  /* added to the logit; cannot revive a banned id */
+} qr_logit_bias;
+
+/* How tokens are drawn (speculation.md 4.6, 4.7). The initialiser is plain sampling at temperature 1. */
+typedef struct qr_sampling {
+    size_t size;
+    double temperature;          /* 0: the largest logit, the smaller id of equal ones */
+    double top_p;                /* (0, 1] */
+    int32_t top_k;               /* 0 or less: off */
+    double min_p;                /* 0: off */
+    double repetition_penalty;   /* 1: off */
+    double frequency_penalty, presence_penalty; /* 0: off */
+    int64_t seed;                /* the same request with the same seed gives the same tokens, whatever runs beside it */
+    const qr_logit_bias *logit_bias;
+    size_t logit_bias_count;
+    const int32_t *banned;       /* besides the tokenizer's own list */
+    size_t banned_count;
+    bool allow_special;          /* do not ban the place holders and image tokens of the tokenizer's list */
+} qr_sampling;
+#define QR_SAMPLING {.size = sizeof(qr_sampling), .temperature = 1.0, .top_p = 1.0, .repetition_penalty = 1.0}
+
+typedef struct qr_request {
+    size_t size;
+    const int32_t *tokens;       /* the prompt; copied */
+    size_t token_count;          /* at least 1 */
+    qr_sampling sampling;
+    int32_t max_tokens;          /* 0: what the context leaves */
+    int32_t min_tokens;          /* end tokens and stops are not looked for before that many */
+    bool ignore_eos;
+    const char *const *stop;     /* stop strings, UTF-8, not empty; copied */
+    size_t stop_count;
+    bool include_stop;           /* the text keeps the stop string */
+    const int32_t *stop_tokens;
+    size_t stop_token_count;
+    int32_t logprobs;            /* -1: none; 0..20: of the drawn token and of that many best ones */
+    int32_t prompt_logprobs;     /* -1: none; 0..20: the same of every prompt token after the first */
+    const char *id;              /* for messages; copied; NULL: the handle's number */
+} qr_request;
+#define QR_REQUEST {.size = sizeof(qr_request), .sampling = QR_SAMPLING, .logprobs = -1, .prompt_logprobs = -1}
+
+typedef enum qr_finish {
+    QR_FINISH_NONE,              /* still running */
+    QR_FINISH_STOP,              /* end token, stop token or stop string */
+    QR_FINISH_LENGTH,            /* max_tokens, or the context is full */
+    QR_FINISH_CANCELLED,
+    QR_FINISH_ERROR
+} qr_finish;
+/* "stop", "length", "cancelled", "error" */
+QR_API const char *qr_finish_name(qr_finish finish);
+
+typedef struct qr_token_logprob {
+    int32_t token;
+    float logprob;
+} qr_token_logprob;
+
+/* One step of a request's answer. Pointers live until the event is handed back by the next qr_poll of the same handle,
+ * or until the callback returns. */
+typedef struct qr_event {
+    qr_handle handle;
+    int32_t token;               /* -1: none (the last event of a request may bring text only) */
+    const char *text;            /* text that may be shown now: whole characters, nothing of a stop string */
+    size_t text_length;
+    float logprob;               /* of `token`, log softmax of the model's own logits; NAN when not asked for */
+    const qr_token_logprob *top;
+    size_t top_count;
+    qr_finish finish;            /* anything but NONE: the last event */
+    int32_t stop_token;          /* the token that ended it, or -1 */
+    const qr_error *error;       /* with QR_FINISH_ERROR */
+    /* Prompt log probabilities, in the first event of a request that asked: [prompt_count], entry 0 unused; the best ones
+     * of position i at prompt_top[i * prompt_top_count]. */
+    const qr_token_logprob *prompt;
+    size_t prompt_count;
+    const qr_token_logprob *prompt_top;
+    size_t prompt_top_count;
+} qr_event;
+
+/* Queues a request. With `callback`, events are delivered on a thread of the engine, which must not block or call back
+ * into the engine except qr_cancel; without, fetch them with qr_poll. QR_BAD_REQUEST names the field. QR_BUSY: the queue
+ * is full. */
+QR_API qr_status qr_submit(qr_engine *engine, const qr_request *request, void (*callback)(void *user, const qr_event *event),
+                           void *user, qr_handle *out, qr_error *err);
+/* The next event of a request, waiting at most timeout_ms (negative: for ever). QR_BUSY: none came in time. After the last
+ * event the handle is gone: QR_BAD_ARGUMENT. One thread per handle. */
+QR_API qr_status qr_poll(qr_engine *engine, qr_handle handle, int timeout_ms, qr_event *out, qr_error *err);
+/* Asks a request to stop; its last event comes as usual. No token follows. Unknown handles are ignored. */
+QR_API void qr_cancel(qr_engine *engine, qr_handle handle);
+/* Cancels if need be and forgets a request whose remaining events nobody wants. */
+QR_API void qr_release(qr_engine *engine, qr_handle handle);
+
+typedef struct qr_usage {
+    int32_t prompt_tokens, cached_tokens, output_tokens;
+    double seconds_to_first_token, seconds; /* from submit */
+    double seconds_prefill, seconds_decode; /* spent in steps */
+    int32_t draft_steps, draft_proposed, draft_accepted;
+} qr_usage;
+/* Counts of a request; valid from its first event until it is released (a finished handle keeps them until qr_release or
+ * the last event has been handed back). */
+QR_API qr_status qr_get_usage(qr_engine *engine, qr_handle handle, qr_usage *out, qr_error *err);
+
+/* Log probabilities of given tokens: out[i] = log p(tokens[i] | tokens[0 .. i-1]) for i in [from, count), from >= 1; of the
+ * raw model distribution. Blocks the caller; takes its turn among the requests. */
+QR_API qr_status qr_score(qr_engine *engine, const int32_t *tokens, size_t count, size_t from, double *out, qr_error *err);
+
+/* ---- metrics ---- */
+
+typedef struct qr_metrics {
+    size_t size;
+    uint64_t requests_submitted, requests_finished, requests_cancelled, requests_failed;
+    uint64_t requests_running, requests_waiting;
+    uint64_t steps, prefill_rows, decode_rows;
+    double step_seconds;
+    uint64_t prompt_tokens, cached_tokens, output_tokens;
+    uint64_t blocks_total, blocks_free, slots_total, slots_free;
+    uint64_t index_rows_rounded; /* index keys that their container rounded (runtime.md 2.1) */
+} qr_metrics;
+QR_API void qr_get_metrics(const qr_engine *engine, qr_metrics *out);
+
 #ifdef __cplusplus
 }
 #endif
