@@ -28,6 +28,7 @@ struct tokenizer {
     int32_t bos, eos, pad;
     bool adds_bos;
     int64_t max_length;
+    bool ids_only;
 };
 
 /* ---- opening ---- */
@@ -100,11 +101,13 @@ qr_status tok_load(const struct tok_source *source, const struct qr_log *log, st
         return qr_fail(err, QR_NO_MEMORY, "%s: no memory for a tokenizer", source->name);
     if ((st = json_parse(source->json, source->size, source->name, false, &doc, err)) != QR_OK)
         goto cleanup;
-    if ((st = tokenizer_file_read(json_root(doc), source->name, &tok->file, err)) != QR_OK)
+    if ((st = tokenizer_file_read(json_root(doc), source->name, source->ids_only, &tok->file, err)) != QR_OK)
         goto cleanup;
     if ((st = added_open(&tok->file.vocab, &tok->added, err)) != QR_OK)
         goto cleanup;
-    if ((st = split_open(tok->file.patterns, source->engine, source->name, log, &tok->splitter, err)) != QR_OK)
+    tok->ids_only = source->ids_only;
+    if (!tok->ids_only &&
+        (st = split_open(tok->file.patterns, source->engine, source->name, log, &tok->splitter, err)) != QR_OK)
         goto cleanup;
     if ((st = read_config(tok, source, log, err)) != QR_OK)
         goto cleanup;
@@ -120,10 +123,11 @@ cleanup:
     return st;
 }
 
-qr_status tok_open(const char *dir, const struct qr_log *log, struct tokenizer **out, qr_error *err)
+static qr_status open_folder(const char *dir, bool ids_only, const struct qr_log *log, struct tokenizer **out,
+                             qr_error *err)
 {
     struct mapped_file file = {0};
-    struct tok_source source = {.engine = SPLIT_AUTO};
+    struct tok_source source = {.engine = SPLIT_AUTO, .ids_only = ids_only};
     char *path = path_join(dir, "tokenizer.json"), *config_path = path_join(dir, "tokenizer_config.json");
     char *config = NULL;
     qr_status st = QR_OK;
@@ -149,6 +153,16 @@ qr_status tok_open(const char *dir, const struct qr_log *log, struct tokenizer *
     qr_free(path);
     qr_free(config_path);
     return st;
+}
+
+qr_status tok_open(const char *dir, const struct qr_log *log, struct tokenizer **out, qr_error *err)
+{
+    return open_folder(dir, false, log, out, err);
+}
+
+qr_status tok_open_ids(const char *dir, const struct qr_log *log, struct tokenizer **out, qr_error *err)
+{
+    return open_folder(dir, true, log, out, err);
 }
 
 void tok_close(struct tokenizer *tok)
@@ -242,6 +256,8 @@ static qr_status encode(const struct tokenizer *tok, const char *text, size_t n,
     const uint8_t *bytes = (const uint8_t *)text;
     size_t start = ids->count;
     qr_status st = QR_OK;
+    if (tok->ids_only)
+        return qr_fail(err, QR_UNSUPPORTED, "this tokenizer was opened for its ids only");
     if (n <= max_text && utf8_valid_prefix(text, n) < n) {
         if (!utf8_sanitize(bytes, n, &repaired)) {
             st = qr_fail(err, QR_NO_MEMORY, "no memory to repair a text of %zu bytes", n);

@@ -13,6 +13,9 @@ struct tokenizer;
  * about it is not as protocol.md 1.2 and 1.6 want it. The log gets the file's SHA-256 and the Unicode versions of the
  * tables in use. Close with tok_close (NULL is fine). */
 qr_status tok_open(const char *dir, const struct qr_log *log, struct tokenizer **out, qr_error *err);
+/* The same for whoever needs only what ids stand for (the token map): how text is split and merged is not looked at, and
+ * encoding with it is QR_UNSUPPORTED. */
+qr_status tok_open_ids(const char *dir, const struct qr_log *log, struct tokenizer **out, qr_error *err);
 
 /* A file that is in memory already; it may go afterwards. */
 struct tok_source {
@@ -22,6 +25,7 @@ struct tok_source {
     const char *config; /* tokenizer_config.json; NULL: the published names and no limit */
     size_t config_size;
     enum split_engine engine;
+    bool ids_only;
 };
 qr_status tok_load(const struct tok_source *source, const struct qr_log *log, struct tokenizer **out, qr_error *err);
 void tok_close(struct tokenizer *tok);

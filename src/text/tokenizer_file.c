@@ -307,6 +307,15 @@ static qr_status read_merges(const struct json *merges, struct tokenizer_file *o
     return st;
 }
 
+static qr_status read_ids(const struct json *root, struct tokenizer_file *out, qr_error *err)
+{
+    qr_status st;
+    if ((st = read_vocab(json_get(json_get(root, "model"), "vocab"), out, err)) != QR_OK ||
+        (st = read_added(json_get(root, "added_tokens"), out, err)) != QR_OK)
+        return st;
+    return check_published_ids(out, err);
+}
+
 static qr_status read_all(const struct json *root, struct tokenizer_file *out, qr_error *err)
 {
     const struct json *model = json_get(root, "model"), *ignore = json_get(model, "ignore_merges");
@@ -316,17 +325,16 @@ static qr_status read_all(const struct json *root, struct tokenizer_file *out, q
     if (!is_absent(ignore) && ignore->kind != JSON_BOOL)
         return refuse(err, "model.ignore_merges", ignore, "true or false");
     out->ignore_merges = !is_false(ignore);
-    if ((st = read_vocab(json_get(model, "vocab"), out, err)) != QR_OK ||
-        (st = read_added(json_get(root, "added_tokens"), out, err)) != QR_OK ||
-        (st = check_published_ids(out, err)) != QR_OK || (st = read_bytes(out, err)) != QR_OK)
+    if ((st = read_ids(root, out, err)) != QR_OK || (st = read_bytes(out, err)) != QR_OK)
         return st;
     return read_merges(json_get(model, "merges"), out, err);
 }
 
-qr_status tokenizer_file_read(const struct json *root, const char *name, struct tokenizer_file *out, qr_error *err)
+qr_status tokenizer_file_read(const struct json *root, const char *name, bool ids_only, struct tokenizer_file *out,
+                              qr_error *err)
 {
     *out = (struct tokenizer_file){0};
-    qr_status st = read_all(root, out, err);
+    qr_status st = ids_only ? read_ids(root, out, err) : read_all(root, out, err);
     if (st == QR_OK)
         return QR_OK;
     tokenizer_file_free(out);

@@ -20,8 +20,9 @@ struct tokenizer_file {
 /* `name` (the path) begins every message. Besides the settings it holds to account: ids used twice, added ids that are
  * not those which the file's order gives (1.6), merges of unknown tokens or into an added one (literal text could then
  * become a control token), bytes without a token, and, in a vocabulary of the published size, known names at other
- * ids. */
-qr_status tokenizer_file_read(const struct json *root, const char *name, struct tokenizer_file *out, qr_error *err);
+ * ids. With `ids_only` nothing but the vocabulary and the added tokens is read and held to account. */
+qr_status tokenizer_file_read(const struct json *root, const char *name, bool ids_only, struct tokenizer_file *out,
+                              qr_error *err);
 void tokenizer_file_free(struct tokenizer_file *file);
 
 #endif
