@@ -1,0 +1,215 @@
+#include "model/block.h"
+
+#include <math.h>
+
+/* Slots of the key list that share one step of the online softmax (v41-model.md 5.5, v4-model.md 5.4). */
+enum { ATTEND_BLOCK = 64 };
+
+#define CALL(NAME, ...) p->backend->NAME(p->backend, &(struct op_##NAME){__VA_ARGS__}, err)
+
+static const struct activation none = {.codes = NULL};
+
+void enter_layer(struct pass *p, int32_t index)
+{
+    p->index = index;
+    p->layer = &p->plan->layer[index];
+    p->w = &p->weights->layer[index];
+    p->rows = &p->args->rows->layer[index];
+    p->rope = (struct rope_spec){.frequencies = p->frequencies[p->layer->rope],
+                                 .dim = p->config->rope_head_dim};
+}
+
+qr_status observe(struct pass *p, enum model_point point, qr_error *err)
+{
+    const struct model_observer *o = p->args->observer;
+    return o ? o->at(o->user, point, point == POINT_LOGITS ? -1 : p->index, p->ws, err) : QR_OK;
+}
+
+qr_status linear(struct pass *p, struct row_list rows, struct activation in, const struct weight *weight,
+                 struct activation out, qr_error *err)
+{
+    return CALL(linear, .rows = rows, .in = in, .weight = weight, .groups = 1, .out = out);
+}
+
+qr_status norm(struct pass *p, struct row_list rows, struct activation in, const void *weight, struct activation out,
+               struct activation quantized, qr_error *err)
+{
+    return CALL(norm, .rows = rows, .in = in, .weight = weight, .eps = p->config->rms_norm_eps, .out = out,
+                .quantized = quantized);
+}
+
+qr_status quantize(struct pass *p, struct row_list rows, struct activation in, struct activation out, qr_error *err)
+{
+    return CALL(quantize, .rows = rows, .in = in, .out = out);
+}
+
+/* ---- streams ---- */
+
+qr_status embed(struct pass *p, qr_error *err)
+{
+    return CALL(embed, .rows = p->args->rows->layer[0].input, .step = p->step, .weight = p->weights->embed,
+                .out = p->ws->streams);
+}
+
+qr_status mix(struct pass *p, const struct mix_weights *w, float *pre, qr_error *err)
+{
+    const struct qr_config *c = p->config;
+    return CALL(mhc_mix, .rows = p->rows->query, .x = p->ws->streams, .fn = w->fn, .base = w->base, .scale = w->scale,
+                .norm_eps = c->rms_norm_eps, .hc_eps = c->hc_eps, .iterations = c->hc_sinkhorn_iters, .pre = pre,
+                .post = p->ws->post, .comb = p->ws->comb);
+}
+
+qr_status collapse(struct pass *p, struct row_list rows, const float *pre, const void *norm_weight, qr_error *err)
+{
+    return CALL(collapse, .rows = rows, .x = p->ws->streams, .pre = pre, .norm = norm_weight,
+                .norm_eps = p->config->rms_norm_eps, .normed = p->ws->x, .quantized = p->ws->xq);
+}
+
+qr_status expand(struct pass *p, qr_error *err)
+{
+    return CALL(expand, .rows = p->rows->query, .y = p->ws->y, .post = p->ws->post, .comb = p->ws->comb,
+                .x = p->ws->streams);
+}
+
+/* ---- attention ---- */
+
+qr_status query(struct pass *p, enum query_norm head_norm, qr_error *err)
+{
+    const struct workspace *ws = p->ws;
+    struct row_list rows = p->rows->query;
+
+    TRY(linear(p, rows, ws->xq, p->w->wq_a, ws->qa, err));
+    TRY(norm(p, rows, ws->qa, p->w->q_norm, ws->qr, ws->qrq, err));
+    TRY(linear(p, rows, ws->qrq, p->w->wq_b, ws->q, err));
+    return CALL(query, .rows = rows, .step = p->step, .heads = p->config->num_attention_heads,
+                .head_dim = p->config->head_dim, .norm = head_norm, .eps = p->config->rms_norm_eps, .rope = p->rope,
+                .in = ws->q, .out = ws->q);
+}
+
+qr_status window_key(struct pass *p, enum key_grid grid, qr_error *err)
+{
+    const struct workspace *ws = p->ws;
+    struct row_list rows = p->rows->key;
+
+    TRY(linear(p, rows, ws->xq, p->w->wkv, ws->kv, err));
+    TRY(CALL(window_key, .rows = rows, .step = p->step, .in = ws->kv, .norm = p->w->kv_norm,
+             .eps = p->config->rms_norm_eps, .rope = p->rope, .grid = grid, .out = ws->keys, .packed = ws->keys_packed));
+    return observe(p, POINT_KEYS, err);
+}
+
+static struct ring_plane window_ring(const struct pass *p)
+{
+    const struct model_cache *cache = &p->args->cache;
+    struct ring_plane ring;
+    geometry_window(cache->geometry, cache->pool, cache->base, p->index, &ring);
+    return ring;
+}
+
+struct row_plane main_plane(const struct pass *p)
+{
+    const struct model_cache *cache = &p->args->cache;
+    struct row_plane plane;
+    geometry_main_plane(cache->geometry, cache->pool, cache->base, p->plan->owner_of_layer[p->index], &plane);
+    return plane;
+}
+
+struct row_plane index_plane(const struct pass *p)
+{
+    const struct model_cache *cache = &p->args->cache;
+    struct row_plane plane;
+    geometry_index_plane(cache->geometry, cache->pool, cache->base, p->plan->owner_of_layer[p->index], &plane);
+    return plane;
+}
+
+qr_status attend(struct pass *p, const int32_t *selected, qr_error *err)
+{
+    const struct qr_config *c = p->config;
+    struct op_attend a = {.rows = p->rows->query, .step = p->step};
+
+    a.heads = c->num_attention_heads;
+    a.head_dim = c->head_dim;
+    a.window_size = c->sliding_window;
+    a.block = ATTEND_BLOCK;
+    a.ratio = p->layer->ratio;
+    a.scale = (float)(1.0 / sqrt((double)c->head_dim));
+    a.q = p->ws->q.codes;
+    a.fresh = p->ws->keys;
+    a.key_from = p->rows->key_from;
+    a.ring = window_ring(p);
+    a.has_plane = p->layer->ratio > 0;
+    if (a.has_plane)
+        a.plane = main_plane(p);
+    if (a.has_plane && selected) {
+        a.selected = selected;
+        a.selected_stride = c->index_topk;
+        a.selected_count = p->ws->selected_count;
+    }
+    a.sinks = p->w->sinks;
+    a.out = p->ws->o;
+    return p->backend->attend(p->backend, &a, err);
+}
+
+qr_status keep_window(struct pass *p, qr_error *err)
+{
+    return CALL(window_write, .rows = p->rows->ring, .step = p->step, .keys = p->ws->keys,
+                .packed = p->ws->keys_packed, .head_dim = p->config->head_dim, .ring = window_ring(p));
+}
+
+qr_status attention_output(struct pass *p, qr_error *err)
+{
+    const struct qr_config *c = p->config;
+    const struct workspace *ws = p->ws;
+    struct row_list rows = p->rows->query;
+    struct activation y = {.format = ACT_BF16, .cols = c->hidden_size, .block = c->hidden_size, .codes = ws->y};
+
+    TRY(CALL(unrotate, .rows = rows, .step = p->step, .heads = c->num_attention_heads, .head_dim = c->head_dim,
+             .rope = p->rope, .in = ws->o, .out = ws->o));
+    TRY(CALL(linear, .rows = rows, .in = ws->o, .weight = p->w->wo_a, .groups = c->o_groups, .out = ws->t));
+    TRY(quantize(p, rows, ws->t, ws->tq, err));
+    return linear(p, rows, ws->tq, p->w->wo_b, y, err);
+}
+
+/* ---- experts ---- */
+
+static qr_status experts(struct pass *p, const struct expert_weights *w, const int32_t *idx, const float *weight,
+                         void *out, qr_error *err)
+{
+    return CALL(expert, .rows = p->rows->query, .x = p->ws->xq, .idx = idx, .weight = weight, .experts = w->count,
+                .active = idx ? p->layer->n_active : 1, .w1 = w->w1, .w2 = w->w2, .w3 = w->w3,
+                .swiglu_limit = p->config->swiglu_limit, .out = out);
+}
+
+qr_status moe(struct pass *p, float denominator_eps, qr_error *err)
+{
+    const struct qr_config *c = p->config;
+    const struct workspace *ws = p->ws;
+    int32_t active = p->layer->n_active;
+
+    TRY(CALL(route, .rows = p->rows->query, .step = p->step, .x = ws->x, .gate = p->w->gate, .bias = p->w->gate_bias,
+             .bias_image = p->w->gate_bias_image, .experts = p->layer->n_experts, .active = active,
+             .normalise = c->norm_topk_prob && active > 1, .scaling = c->routed_scaling_factor,
+             .denominator_eps = denominator_eps, .idx = ws->expert_idx, .weight = ws->expert_weight));
+    TRY(observe(p, POINT_ROUTED, err));
+    TRY(experts(p, &p->w->routed, ws->expert_idx, ws->expert_weight, ws->routed, err));
+    TRY(experts(p, &p->w->shared, NULL, NULL, ws->shared, err));
+    return CALL(combine, .rows = p->rows->query, .idx = ws->expert_idx, .active = active, .hidden = c->hidden_size,
+                .routed = ws->routed, .shared = ws->shared, .out = ws->y);
+}
+
+/* ---- end of the pass ---- */
+
+qr_status head(struct pass *p, const float *pre, qr_error *err)
+{
+    const struct workspace *ws = p->ws;
+    struct row_list wanted = p->args->rows->logits, gathered = {.index = NULL, .count = wanted.count};
+    struct activation logits = {.format = ACT_F32, .cols = p->config->vocab_size, .block = p->config->vocab_size,
+                                .codes = ws->logits};
+    if (wanted.count == 0)
+        return QR_OK;
+
+    TRY(CALL(collapse, .rows = wanted, .x = ws->streams, .pre = pre, .norm = p->weights->norm,
+             .norm_eps = p->config->rms_norm_eps, .normed = ws->x, .quantized = none));
+    TRY(CALL(gather, .rows = wanted, .in = ws->x, .out = ws->final));
+    TRY(linear(p, gathered, ws->final, p->weights->head, logits, err));
+    return observe(p, POINT_LOGITS, err);
+}

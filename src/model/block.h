@@ -1,0 +1,91 @@
+/* block.h: a pass in progress, and the pieces of a block that the families share. Each function is one or two boxes of
+ * the papers' figures: it names the operators, the weights and the rows, and does no arithmetic itself. */
+#ifndef QR_MODEL_BLOCK_H
+#define QR_MODEL_BLOCK_H
+
+#include "model/model.h"
+#include "model/weights.h"
+
+struct pass {
+    struct backend *backend;
+    const struct model_plan *plan;
+    const struct qr_config *config;
+    const struct weights *weights;
+    const struct workspace *ws;
+    const float *frequencies[2]; /* by enum rope */
+    const struct model_pass *args;
+    const struct step *step;
+
+    /* of the layer in progress */
+    int32_t index;
+    const struct layer_plan *layer;
+    const struct layer_weights *w;
+    const struct layer_rows *rows;
+    struct rope_spec rope;
+};
+
+/* Leaves the calling function with the first failure. */
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        qr_status try_status = (call);                                                                                 \
+        if (try_status != QR_OK)                                                                                       \
+            return try_status;                                                                                         \
+    } while (0)
+
+/* Points the pass at layer `index`. */
+void enter_layer(struct pass *p, int32_t index);
+/* Calls the observer, when there is one. */
+qr_status observe(struct pass *p, enum model_point point, qr_error *err);
+
+/* ---- short forms of single operators ---- */
+
+qr_status linear(struct pass *p, struct row_list rows, struct activation in, const struct weight *weight,
+                 struct activation out, qr_error *err);
+/* out = RMS norm of in; quantized.codes NULL: not wanted. */
+qr_status norm(struct pass *p, struct row_list rows, struct activation in, const void *weight, struct activation out,
+               struct activation quantized, qr_error *err);
+qr_status quantize(struct pass *p, struct row_list rows, struct activation in, struct activation out, qr_error *err);
+
+/* ---- streams ---- */
+
+/* Streams of every row that enters layer 0 = its token's embedding. */
+qr_status embed(struct pass *p, qr_error *err);
+/* post and comb of a sub-block, and `pre`, from the streams as they stand (v41-model.md 4.4, v4-model.md 3.3). */
+qr_status mix(struct pass *p, const struct mix_weights *w, float *pre, qr_error *err);
+/* The sub-block's input: streams collapsed by `pre`, normed, in ws->x and quantized in ws->xq. */
+qr_status collapse(struct pass *p, struct row_list rows, const float *pre, const void *norm_weight, qr_error *err);
+/* streams <- post y + comb streams, with y the sub-block's output in ws->y. */
+qr_status expand(struct pass *p, qr_error *err);
+
+/* ---- attention ---- */
+
+/* qr and the rotated heads q of the query rows (v41-model.md 5.1, v4-model.md 5.2). */
+qr_status query(struct pass *p, enum query_norm head_norm, qr_error *err);
+/* Window keys of the key rows, on `grid` (v41-model.md 5.2, v4-model.md 5.2). */
+qr_status window_key(struct pass *p, enum key_grid grid, qr_error *err);
+/* The attention core over the window and, where the layer has any, its compressed rows: `selected` ones, or all visible
+ * ones when NULL (v41-model.md 5.5, v4-model.md 5.4). */
+qr_status attend(struct pass *p, const int32_t *selected, qr_error *err);
+/* Keeps the window keys in the ring. After attend, which still reads the keys this overwrites. */
+qr_status keep_window(struct pass *p, qr_error *err);
+/* Inverse rotation, grouped wo_a, wo_b (v41-model.md 5.6, v4-model.md 5.5). */
+qr_status attention_output(struct pass *p, qr_error *err);
+
+/* The plane of the rows that this layer reads, and of their index keys. */
+struct row_plane main_plane(const struct pass *p);
+struct row_plane index_plane(const struct pass *p);
+
+/* ---- experts ---- */
+
+/* Router, routed experts, shared expert, sum (v41-model.md 7, v4-model.md 6.1, 6.2). */
+qr_status moe(struct pass *p, float denominator_eps, qr_error *err);
+
+/* ---- end of the pass ---- */
+
+/* The final norm and the head on the rows whose logits are wanted, from streams collapsed by `pre`. */
+qr_status head(struct pass *p, const float *pre, qr_error *err);
+
+/* The forward passes of the families. */
+qr_status v41_forward(struct pass *p, qr_error *err);
+
+#endif

@@ -1,0 +1,119 @@
+#include "model/model.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "checkpoint/checkpoint_check.h"
+#include "model/block.h"
+#include "model/rope.h"
+#include "plan/schema.h"
+
+struct model {
+    const struct model_plan *plan;
+    struct backend *backend;
+    struct model_limits limits;
+    struct weights weights;
+    struct workspace ws;
+    void *memory; /* the workspace's */
+    float frequencies[2][ROPE_MAX_PAIRS];
+    qr_status (*forward)(struct pass *p, qr_error *err);
+};
+
+int64_t model_workspace_bytes(const struct model_plan *plan, const struct model_limits *limits)
+{
+    struct workspace ws;
+    return workspace_lay(plan, limits, NULL, &ws);
+}
+
+/* The folder holds exactly the tensors of its config. */
+static qr_status check_names(const struct checkpoint *ck, const struct model_plan *plan, qr_error *err)
+{
+    struct schema *schema = NULL;
+    TRY(schema_make(&plan->config, &schema, err));
+    qr_status st = checkpoint_expect(ck, schema_tensors(schema), schema_count(schema), err);
+    schema_free(schema);
+    return st;
+}
+
+/* Layer 0 collapses with pre = (1, 0, 0, 0) in every row (v41-model.md 4.1 step 3). */
+static qr_status fill_first_pre(struct model *m, qr_error *err)
+{
+    int64_t streams = m->plan->config.hc_mult, rows = m->limits.max_rows;
+    float *pre = qr_calloc((size_t)(rows * streams), sizeof *pre);
+    if (!pre)
+        return qr_fail(err, QR_NO_MEMORY, "model: no memory for the first mixing weights of %lld rows", (long long)rows);
+    for (int64_t row = 0; row < rows; row++)
+        pre[row * streams] = 1.0f;
+    qr_status st = m->backend->upload(m->backend, m->ws.pre_first, pre, rows * streams * (int64_t)sizeof *pre, err);
+    if (st == QR_OK)
+        st = m->backend->fence(m->backend, err);
+    qr_free(pre);
+    return st;
+}
+
+static qr_status make_workspace(struct model *m, qr_error *err)
+{
+    const struct op_limits largest = {.plan = m->plan, .max_rows = m->limits.max_rows,
+                                     .max_requests = m->limits.max_requests,
+                                     .max_positions = m->limits.max_positions};
+    int64_t scratch;
+    TRY(m->backend->reserve(m->backend, &largest, &scratch, err));
+    TRY(m->backend->allocate(m->backend, model_workspace_bytes(m->plan, &m->limits), &m->memory, err));
+    workspace_lay(m->plan, &m->limits, m->memory, &m->ws);
+    return fill_first_pre(m, err);
+}
+
+static qr_status open_parts(struct model *m, const struct checkpoint *ck, qr_error *err)
+{
+    const struct qr_config *c = &m->plan->config;
+    if (c->family != QR_FAMILY_V41)
+        return qr_fail(err, QR_UNSUPPORTED, "%s: the forward pass of this family is not built", checkpoint_path(ck));
+    m->forward = v41_forward;
+    TRY(check_names(ck, m->plan, err));
+    TRY(rope_frequencies(c, ROPE_MAIN, m->frequencies[ROPE_MAIN], err));
+    TRY(rope_frequencies(c, ROPE_COMPRESS, m->frequencies[ROPE_COMPRESS], err));
+    TRY(weights_open(ck, m->plan, m->backend, &m->weights, err));
+    return make_workspace(m, err);
+}
+
+qr_status model_open(const struct checkpoint *ck, const struct model_plan *plan, struct backend *backend,
+                     const struct model_limits *limits, struct model **out, qr_error *err)
+{
+    struct model *m = qr_calloc(1, sizeof *m);
+    if (!m)
+        return qr_fail(err, QR_NO_MEMORY, "model: no memory for its record");
+    m->plan = plan;
+    m->backend = backend;
+    m->limits = *limits;
+
+    qr_status st = open_parts(m, ck, err);
+    if (st != QR_OK) {
+        model_close(m);
+        return st;
+    }
+    *out = m;
+    return QR_OK;
+}
+
+void model_close(struct model *m)
+{
+    if (!m)
+        return;
+    weights_close(&m->weights);
+    if (m->memory)
+        m->backend->release(m->backend, m->memory);
+    qr_free(m);
+}
+
+const struct workspace *model_workspace(const struct model *m) { return &m->ws; }
+
+const struct model_plan *model_plan_of(const struct model *m) { return m->plan; }
+
+qr_status model_forward(struct model *m, const struct model_pass *args, qr_error *err)
+{
+    struct pass p = {.backend = m->backend, .plan = m->plan, .config = &m->plan->config, .weights = &m->weights,
+                     .ws = &m->ws, .args = args, .step = args->step};
+    p.frequencies[ROPE_MAIN] = m->frequencies[ROPE_MAIN];
+    p.frequencies[ROPE_COMPRESS] = m->frequencies[ROPE_COMPRESS];
+    return m->forward(&p, err);
+}

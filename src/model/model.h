@@ -1,0 +1,63 @@
+/* model.h: a checkpoint opened for one backend, and the forward pass over a step. Knows rows, positions and caches; no
+ * request, no scheduler, no sampler. One pass at a time.
+ *
+ *     model_open -> (fill the Engram buffers of model_workspace) -> model_forward -> ... -> model_close */
+#ifndef QR_MODEL_MODEL_H
+#define QR_MODEL_MODEL_H
+
+#include "checkpoint/checkpoint.h"
+#include "model/workspace.h"
+
+struct model;
+
+/* Bytes of the buffers that model_open allocates beside the weights (and the backend's own scratch), for the byte plan. */
+int64_t model_workspace_bytes(const struct model_plan *plan, const struct model_limits *limits);
+
+/* Compares the checkpoint with the schema of its config, prepares every weight of the backbone, reserves the backend's
+ * scratch and allocates the workspace. `ck` and `backend` must outlive the model. Fails naming the tensor that is
+ * missing, unexpected, of another shape, or holds a scale of 255. */
+qr_status model_open(const struct checkpoint *ck, const struct model_plan *plan, struct backend *backend,
+                     const struct model_limits *limits, struct model **out, qr_error *err);
+void model_close(struct model *m);
+
+/* The buffers, in backend memory. Before a pass the caller fills engram[i] for the step's rows. */
+const struct workspace *model_workspace(const struct model *m);
+const struct model_plan *model_plan_of(const struct model *m);
+
+/* The two pools of the requests, as geometry places them behind `base` (backend memory). */
+struct model_cache {
+    const struct geometry *geometry;
+    const struct pool_layout *pool;
+    uint8_t *base;
+};
+
+/* Where an observer is called. All rows named are those of the layer's lists. */
+enum model_point {
+    POINT_BLOCK_INPUT,  /* streams, and pre for layers > 0, enter the layer (`input` rows); the observer may write them */
+    POINT_KEYS,         /* `keys` and `keys_packed` are made (`key` rows) */
+    POINT_SELECTED,     /* the layer's own `selected` and `candidates` are made (`query` rows) */
+    POINT_ROUTED,       /* `expert_idx` and `expert_weight` are made (`query` rows) */
+    POINT_BLOCK_OUTPUT, /* streams and pre leave the layer (`query` rows) */
+    POINT_LOGITS        /* `final` and `logits` are made; layer is -1 */
+};
+
+/* Sees the pass from inside, for traces and tests: downloads, or uploads, buffers of the workspace. A failure ends the
+ * pass. With an observer the pass runs operator by operator. */
+struct model_observer {
+    void *user;
+    qr_status (*at)(void *user, enum model_point point, int32_t layer, const struct workspace *ws, qr_error *err);
+};
+
+struct model_pass {
+    const struct step *step;
+    const struct step_rows *rows;
+    struct model_cache cache;
+    const struct model_observer *observer; /* or NULL */
+};
+
+/* Runs the backbone: writes the caches of the step's rows and leaves the logits of rows->logits, in that order, in
+ * workspace.logits, and the taps, when the model has a DSpark drafter, in workspace.taps. Nothing is allocated. After a
+ * failure the caches of the step's own rows, and what their rings overwrote, are undefined. */
+qr_status model_forward(struct model *m, const struct model_pass *pass, qr_error *err);
+
+#endif
