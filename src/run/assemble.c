@@ -1,0 +1,317 @@
+#include "run/assemble.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "run/batch_check.h"
+
+/* Kinds of row lists of one layer, and of arrays of starts, that a step may hold. */
+enum { LISTS_PER_LAYER = 6, STARTS_PER_LAYER = 2 };
+
+/* A list already made in this step: the rows of each request from position from[b] on, one in `modulus`. */
+struct made_list {
+    const int32_t *from; /* host, [requests] */
+    int32_t modulus;
+    struct row_list list;
+};
+
+struct assembly {
+    struct backend *backend;
+    struct assembly_limits limits;
+    struct batch_check *check;
+
+    /* One block of words, mirrored on the backend; handed out from the front in every step. */
+    int32_t *host, *device;
+    int64_t capacity, used;
+
+    struct made_list *made;
+    int32_t made_count, made_capacity;
+    int32_t *from;      /* [max_requests] starts of the list being made */
+
+    const struct batch *batch;
+    const int32_t *host_first_row;
+    struct step step;
+    struct layer_rows *layer; /* [layers + draft layers] */
+    struct step_rows rows;
+};
+
+/* ---- memory ---- */
+
+static int64_t blocks_of(const struct assembly *a, int64_t positions)
+{
+    int64_t block = a->limits.geometry->options.block_tokens;
+    return (positions + block - 1) / block;
+}
+
+/* Words of the largest step. */
+static int64_t words_needed(const struct assembly *a)
+{
+    const struct assembly_limits *l = &a->limits;
+    int64_t layers = l->plan->layers + l->plan->draft_layers, rows = l->max_rows, requests = l->max_requests;
+    int64_t flat = 4 * rows + 1;                                      /* ids, positions, requests, image mask */
+    int64_t request = 4 * requests + 1 + requests * blocks_of(a, l->max_positions);
+    int64_t lists = (layers * LISTS_PER_LAYER + 1) * (rows + requests) + layers * STARTS_PER_LAYER * requests;
+    return flat + request + lists + 64;
+}
+
+/* `words` words of the block; `device` gets their address on the backend. Sizes were reserved, so there is room. */
+static int32_t *put(struct assembly *a, int64_t words, const int32_t **device)
+{
+    int32_t *at = a->host + a->used;
+    *device = a->device + a->used;
+    a->used += words;
+    return at;
+}
+
+static qr_status allocate(struct assembly *a, qr_error *err)
+{
+    const struct assembly_limits *l = &a->limits;
+    int32_t layers = l->plan->layers + l->plan->draft_layers;
+    void *device;
+
+    a->capacity = words_needed(a);
+    a->made_capacity = layers * (LISTS_PER_LAYER + STARTS_PER_LAYER) + 1;
+    a->host = qr_calloc((size_t)a->capacity, sizeof *a->host);
+    a->made = qr_calloc((size_t)a->made_capacity, sizeof *a->made);
+    a->from = qr_calloc((size_t)l->max_requests, sizeof *a->from);
+    a->layer = qr_calloc((size_t)layers, sizeof *a->layer);
+    if (!a->host || !a->made || !a->from || !a->layer)
+        return qr_fail(err, QR_NO_MEMORY, "step buffers: no memory for %d rows of %d requests", l->max_rows,
+                       l->max_requests);
+    qr_status st = a->backend->allocate(a->backend, assembly_bytes(a), &device, err);
+    if (st == QR_OK)
+        a->device = device;
+    return st;
+}
+
+qr_status assembly_open(struct backend *backend, const struct assembly_limits *limits, struct assembly **out, qr_error *err)
+{
+    struct assembly *a = qr_calloc(1, sizeof *a);
+    if (!a)
+        return qr_fail(err, QR_NO_MEMORY, "step buffers: no memory for their record");
+    a->backend = backend;
+    a->limits = *limits;
+
+    qr_status st = allocate(a, err);
+    if (st == QR_OK)
+        st = batch_check_open(limits, &a->check, err);
+    if (st != QR_OK) {
+        assembly_close(a);
+        return st;
+    }
+    *out = a;
+    return QR_OK;
+}
+
+void assembly_close(struct assembly *a)
+{
+    if (!a)
+        return;
+    batch_check_close(a->check);
+    if (a->device)
+        a->backend->release(a->backend, a->device);
+    qr_free(a->host);
+    qr_free(a->made);
+    qr_free(a->from);
+    qr_free(a->layer);
+    qr_free(a);
+}
+
+int64_t assembly_bytes(const struct assembly *a) { return a->capacity * (int64_t)sizeof *a->host; }
+
+qr_status assembly_check(struct assembly *a, const struct batch *batch, qr_error *err)
+{
+    return batch_check(a->check, batch, err);
+}
+
+/* ---- the flat batch ---- */
+
+static int32_t end_of(const struct batch_span *span) { return span->first_position + span->count; }
+
+static void fill_rows(struct assembly *a)
+{
+    const struct batch *batch = a->batch;
+    struct step *s = &a->step;
+    int32_t *tokens = put(a, s->rows, &s->token_ids);
+    int32_t *positions = put(a, s->rows, &s->positions);
+    int32_t *request = put(a, s->rows, &s->batch_id);
+    const int32_t *mask_words;
+    uint8_t *mask = (uint8_t *)put(a, s->rows / 4 + 1, &mask_words);
+    bool images = false;
+    int32_t row = 0;
+
+    for (int32_t b = 0; b < batch->count; b++) {
+        const struct batch_span *span = &batch->spans[b];
+        memcpy(tokens + row, span->tokens, (size_t)span->count * sizeof *tokens);
+        for (int32_t i = 0; i < span->count; i++, row++) {
+            positions[row] = span->first_position + i;
+            request[row] = b;
+            mask[row] = span->image_mask && span->image_mask[i];
+            images |= mask[row];
+        }
+    }
+    s->image_mask = images ? (const uint8_t *)mask_words : NULL;
+}
+
+static void fill_requests(struct assembly *a)
+{
+    const struct batch *batch = a->batch;
+    struct step *s = &a->step;
+    int32_t *first_row = put(a, s->requests + 1, &s->first_row);
+    int32_t *first_position = put(a, s->requests, &s->first_position);
+    int32_t *slot = put(a, s->requests, &s->slot);
+
+    s->block_stride = 1;
+    for (int32_t b = 0; b < s->requests; b++)
+        if (blocks_of(a, end_of(&batch->spans[b])) > s->block_stride)
+            s->block_stride = (int32_t)blocks_of(a, end_of(&batch->spans[b]));
+    int32_t *table = put(a, (int64_t)s->requests * s->block_stride, &s->block_table);
+
+    first_row[0] = 0;
+    for (int32_t b = 0; b < s->requests; b++) {
+        const struct batch_span *span = &batch->spans[b];
+        int32_t blocks = (int32_t)blocks_of(a, end_of(span));
+        first_row[b + 1] = first_row[b] + span->count;
+        first_position[b] = span->first_position;
+        slot[b] = span->slot;
+        for (int32_t i = 0; i < s->block_stride; i++)
+            table[(int64_t)b * s->block_stride + i] = i < blocks ? span->blocks[i] : -1;
+    }
+    a->host_first_row = first_row;
+}
+
+/* ---- row lists ---- */
+
+static const struct made_list *find_made(const struct assembly *a, int32_t modulus)
+{
+    for (int32_t i = 0; i < a->made_count; i++)
+        if (a->made[i].modulus == modulus &&
+            memcmp(a->made[i].from, a->from, (size_t)a->step.requests * sizeof *a->from) == 0)
+            return &a->made[i];
+    return NULL;
+}
+
+/* Puts a->from itself into the step, once for equal arrays: the first positions that a forward computes. */
+static const int32_t *starts(struct assembly *a)
+{
+    const struct made_list *found = find_made(a, 0);
+    if (found)
+        return found->list.index;
+    struct made_list *made = &a->made[a->made_count++];
+    int32_t *from = put(a, a->step.requests, &made->list.index);
+    memcpy(from, a->from, (size_t)a->step.requests * sizeof *from);
+    made->from = from;
+    made->modulus = 0;
+    return made->list.index;
+}
+
+static bool takes_every_row(const struct assembly *a, int32_t modulus)
+{
+    for (int32_t b = 0; b < a->step.requests; b++)
+        if (a->from[b] > a->batch->spans[b].first_position)
+            return false;
+    return modulus == 1;
+}
+
+/* Rows at positions p >= from[b] with (p + 1) mod modulus = 0. */
+static struct row_list rows_from(struct assembly *a, int32_t modulus)
+{
+    if (takes_every_row(a, modulus))
+        return (struct row_list){.index = NULL, .count = a->step.rows};
+    const struct made_list *found = find_made(a, modulus);
+    if (found)
+        return found->list;
+
+    struct made_list *made = &a->made[a->made_count++];
+    const int32_t *unused;
+    int32_t *from = put(a, a->step.requests, &unused), *rows = put(a, 0, &made->list.index), count = 0;
+    memcpy(from, a->from, (size_t)a->step.requests * sizeof *from);
+    for (int32_t b = 0; b < a->step.requests; b++) {
+        const struct batch_span *span = &a->batch->spans[b];
+        int32_t p = from[b] > span->first_position ? from[b] : span->first_position;
+        for (; p < end_of(span); p++)
+            if ((p + 1) % modulus == 0)
+                rows[count++] = a->host_first_row[b] + p - span->first_position;
+    }
+    a->used += count;
+    made->from = from;
+    made->modulus = modulus;
+    made->list.count = count;
+    return made->list;
+}
+
+/* from[b] <- the later of position start[b] and the last `keep` tokens of the span. */
+static void start_at_last(struct assembly *a, const int32_t *start, int32_t keep)
+{
+    for (int32_t b = 0; b < a->step.requests; b++) {
+        int32_t last = end_of(&a->batch->spans[b]) - keep;
+        a->from[b] = last > start[b] ? last : start[b];
+    }
+}
+
+static void start_at(struct assembly *a, const int32_t *start)
+{
+    memcpy(a->from, start, (size_t)a->step.requests * sizeof *start);
+}
+
+static void fill_layer(struct assembly *a, int32_t index, const int32_t *first)
+{
+    const struct geometry *g = a->limits.geometry;
+    const struct layer_plan *layer = &a->limits.plan->layer[index];
+    struct layer_rows *r = &a->layer[index];
+    const struct row_list nothing = {.index = NULL, .count = 0};
+
+    start_at(a, first);
+    r->input = r->query = r->key = rows_from(a, 1);
+    r->key_from = r->compress_from = starts(a);
+    r->compress = layer->owns_rows ? rows_from(a, 1) : nothing;
+    r->emit = layer->owns_rows ? rows_from(a, layer->ratio) : nothing;
+
+    start_at_last(a, first, g->ring_rows);
+    r->ring = rows_from(a, 1);
+    r->tail = nothing;
+    int32_t tail_rows = layer->owns_rows ? g->tail_rows[a->limits.plan->owner_of_layer[index]] : 0;
+    if (tail_rows > 0) {
+        start_at_last(a, first, tail_rows);
+        r->tail = rows_from(a, 1);
+    }
+}
+
+static void fill_logits(struct assembly *a)
+{
+    for (int32_t b = 0; b < a->step.requests; b++)
+        a->from[b] = a->batch->spans[b].first_position + a->batch->spans[b].logits_from;
+    a->rows.logits = rows_from(a, 1);
+}
+
+qr_status assembly_fill(struct assembly *a, const struct batch *batch, qr_error *err)
+{
+    const struct model_plan *plan = a->limits.plan;
+    const int32_t *device_first;
+    int32_t *first;
+
+    a->used = 0;
+    a->made_count = 0;
+    a->batch = batch;
+    memset(&a->step, 0, sizeof a->step);
+    a->step.requests = batch->count;
+    a->step.tentative = batch->tentative;
+    for (int32_t b = 0; b < batch->count; b++)
+        a->step.rows += batch->spans[b].count;
+
+    fill_rows(a);
+    fill_requests(a);
+    first = put(a, batch->count, &device_first);
+    for (int32_t b = 0; b < batch->count; b++)
+        first[b] = batch->spans[b].first_position;
+    for (int32_t i = 0; i < plan->layers; i++)
+        fill_layer(a, i, first);
+    fill_logits(a);
+    a->rows.layer = a->layer;
+    a->batch = NULL;
+    return a->backend->upload(a->backend, a->device, a->host, a->used * (int64_t)sizeof *a->host, err);
+}
+
+const struct step *assembly_step(const struct assembly *a) { return &a->step; }
+
+const struct step_rows *assembly_rows(const struct assembly *a) { return &a->rows; }

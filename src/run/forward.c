@@ -1,0 +1,249 @@
+#include "run/forward.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "run/assemble.h"
+#include "run/ngrams.h"
+
+/* A tentative step that waits for its verdict. */
+struct pending {
+    int32_t requests;     /* 0: none */
+    int32_t *slot, *first_row, *count;
+};
+
+struct runner {
+    const struct model_plan *plan;
+    const struct geometry *geometry;
+    struct backend *backend;
+    struct runner_options options;
+    struct model *model;
+    struct assembly *assembly;
+    struct ngrams *ngrams;
+    uint8_t *base;              /* the pools, on the backend */
+    struct cache_pool pool;
+    struct cursor *cursors;     /* [slots] */
+    struct cursor *placed;      /* [max_requests] cursors that the step starts from */
+    struct pending pending;
+};
+
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        qr_status try_status = (call);                                                                                 \
+        if (try_status != QR_OK)                                                                                       \
+            return try_status;                                                                                         \
+    } while (0)
+
+/* ---- opening ---- */
+
+static qr_status make_host_arrays(struct runner *r, qr_error *err)
+{
+    size_t slots = (size_t)r->options.slots, requests = (size_t)r->options.model.max_requests;
+    r->cursors = qr_calloc(slots, sizeof *r->cursors);
+    r->placed = qr_calloc(requests, sizeof *r->placed);
+    r->pending.slot = qr_calloc(requests, sizeof(int32_t));
+    r->pending.first_row = qr_calloc(requests, sizeof(int32_t));
+    r->pending.count = qr_calloc(requests, sizeof(int32_t));
+    if (!r->cursors || !r->placed || !r->pending.slot || !r->pending.first_row || !r->pending.count)
+        return qr_fail(err, QR_NO_MEMORY, "runner: no memory for %zu slots and %zu requests", slots, requests);
+    for (size_t i = 0; i < slots; i++)
+        r->cursors[i] = cursor_start(r->geometry);
+    return QR_OK;
+}
+
+static qr_status open_parts(struct runner *r, const struct checkpoint *ck, const struct token_map *map, qr_error *err)
+{
+    const struct model_limits *m = &r->options.model;
+    const struct assembly_limits limits = {.plan = r->plan, .geometry = r->geometry, .blocks = r->options.blocks,
+                                           .slots = r->options.slots, .max_rows = m->max_rows,
+                                           .max_requests = m->max_requests, .max_logits = m->max_logits,
+                                           .max_positions = m->max_positions};
+    struct pool_layout layout;
+    void *base;
+
+    TRY(geometry_pool(r->geometry, r->options.blocks, r->options.slots, &layout, err));
+    TRY(make_host_arrays(r, err));
+    TRY(assembly_open(r->backend, &limits, &r->assembly, err));
+    TRY(ngrams_open(ck, r->plan, map, m->max_rows, &r->ngrams, err));
+    TRY(r->backend->allocate(r->backend, layout.bytes, &base, err));
+    r->base = base;
+    TRY(cache_pool_over(r->geometry, layout.blocks, layout.slots, r->base, &r->pool, err));
+    return model_open(ck, r->plan, r->backend, m, &r->model, err);
+}
+
+qr_status runner_open(const struct checkpoint *ck, const struct model_plan *plan, const struct geometry *geometry,
+                      struct backend *backend, const struct token_map *map, const struct runner_options *options,
+                      struct runner **out, qr_error *err)
+{
+    struct runner *r = qr_calloc(1, sizeof *r);
+    if (!r)
+        return qr_fail(err, QR_NO_MEMORY, "runner: no memory for its record");
+    r->plan = plan;
+    r->geometry = geometry;
+    r->backend = backend;
+    r->options = *options;
+
+    qr_status st = open_parts(r, ck, map, err);
+    if (st != QR_OK) {
+        runner_close(r);
+        return st;
+    }
+    *out = r;
+    return QR_OK;
+}
+
+void runner_close(struct runner *r)
+{
+    if (!r)
+        return;
+    model_close(r->model);
+    ngrams_close(r->ngrams);
+    assembly_close(r->assembly);
+    if (r->base)
+        r->backend->release(r->backend, r->base);
+    qr_free(r->cursors);
+    qr_free(r->placed);
+    qr_free(r->pending.slot);
+    qr_free(r->pending.first_row);
+    qr_free(r->pending.count);
+    qr_free(r);
+}
+
+/* ---- a step ---- */
+
+/* Where each request of the step starts: its slot's cursor, or a fresh one. Changes no cursor. */
+static qr_status starting_cursors(struct runner *r, const struct batch *batch, qr_error *err)
+{
+    for (int32_t b = 0; b < batch->count; b++) {
+        const struct batch_span *s = &batch->spans[b];
+        if (s->first_position == 0 || s->place) {
+            int32_t ids[CURSOR_HISTORY], count = s->first_position == 0 ? 0 : s->before_count;
+            if (count < 0 || count > CURSOR_HISTORY)
+                return qr_fail(err, QR_INTERNAL, "request %d of the step comes with %d tokens of history, wanted at most %d",
+                               b, count, CURSOR_HISTORY);
+            ngrams_compress(r->ngrams, s->before, s->before_mask, count, ids);
+            r->placed[b] = cursor_at(r->geometry, s->first_position, ids, count);
+            continue;
+        }
+        r->placed[b] = r->cursors[s->slot];
+        if (r->placed[b].position != s->first_position)
+            return qr_fail(err, QR_INTERNAL, "request %d of the step starts at position %d, the cursor of its slot %d is at %lld",
+                           b, s->first_position, s->slot, (long long)r->placed[b].position);
+    }
+    return QR_OK;
+}
+
+static qr_status check(struct runner *r, const struct batch *batch, qr_error *err)
+{
+    if (r->pending.requests > 0)
+        return qr_fail(err, QR_INTERNAL, "step while the verdict on a verify step of %d requests is outstanding",
+                       r->pending.requests);
+    TRY(assembly_check(r->assembly, batch, err));
+    return starting_cursors(r, batch, err);
+}
+
+static qr_status set_cursor(struct runner *r, int32_t slot, const struct cursor *c, qr_error *err)
+{
+    r->cursors[slot] = *c;
+    return cursor_store(r->backend, &r->pool, slot, c, err);
+}
+
+static qr_status advance(struct runner *r, const struct batch *batch, qr_error *err)
+{
+    int32_t row = 0;
+    for (int32_t b = 0; b < batch->count; b++) {
+        const struct batch_span *s = &batch->spans[b];
+        struct cursor c = r->placed[b];
+        cursor_advance(&c, ngrams_ids(r->ngrams) + row, s->count);
+        TRY(set_cursor(r, s->slot, &c, err));
+        row += s->count;
+    }
+    return QR_OK;
+}
+
+/* The cursors stay before the step; those of requests that start with it are where it starts. */
+static qr_status hold(struct runner *r, const struct batch *batch, qr_error *err)
+{
+    int32_t row = 0;
+    for (int32_t b = 0; b < batch->count; b++) {
+        const struct batch_span *s = &batch->spans[b];
+        TRY(set_cursor(r, s->slot, &r->placed[b], err));
+        r->pending.slot[b] = s->slot;
+        r->pending.first_row[b] = row;
+        r->pending.count[b] = s->count;
+        row += s->count;
+    }
+    r->pending.requests = batch->count;
+    return QR_OK;
+}
+
+static void lose(struct runner *r, const struct batch *batch)
+{
+    for (int32_t b = 0; b < batch->count; b++)
+        r->cursors[batch->spans[b].slot].position = CURSOR_LOST;
+    r->pending.requests = 0;
+}
+
+static qr_status forward(struct runner *r, const struct batch *batch, const struct model_observer *observer, qr_error *err)
+{
+    const struct model_pass pass = {.step = assembly_step(r->assembly), .rows = assembly_rows(r->assembly),
+                                    .cache = runner_cache(r), .observer = observer};
+    TRY(assembly_fill(r->assembly, batch, err));
+    TRY(ngrams_upload(r->ngrams, r->backend, model_workspace(r->model), err));
+    TRY(model_forward(r->model, &pass, err));
+    TRY(r->backend->fence(r->backend, err));
+    return batch->tentative ? hold(r, batch, err) : advance(r, batch, err);
+}
+
+qr_status runner_step(struct runner *r, const struct batch *batch, const struct model_observer *observer, qr_error *err)
+{
+    TRY(check(r, batch, err));
+    TRY(ngrams_stage(r->ngrams, batch, r->placed, err));
+
+    qr_status st = forward(r, batch, observer, err);
+    if (st != QR_OK)
+        lose(r, batch);
+    return st;
+}
+
+qr_status runner_commit(struct runner *r, const int32_t *accepted, qr_error *err)
+{
+    struct pending *p = &r->pending;
+    if (p->requests == 0)
+        return qr_fail(err, QR_INTERNAL, "verdict without a verify step");
+    for (int32_t b = 0; b < p->requests; b++)
+        if (accepted[b] < 0 || accepted[b] > p->count[b])
+            return qr_fail(err, QR_INTERNAL, "verdict on request %d of the step: %d tokens accepted of %d", b, accepted[b],
+                           p->count[b]);
+
+    for (int32_t b = 0; b < p->requests; b++) {
+        struct cursor c = r->cursors[p->slot[b]];
+        cursor_advance(&c, ngrams_ids(r->ngrams) + p->first_row[b], accepted[b]);
+        TRY(set_cursor(r, p->slot[b], &c, err));
+    }
+    p->requests = 0;
+    return QR_OK;
+}
+
+/* ---- what others look at ---- */
+
+const struct workspace *runner_workspace(const struct runner *r) { return model_workspace(r->model); }
+
+const int64_t *runner_engram_rows(const struct runner *r) { return ngrams_rows(r->ngrams); }
+
+struct cursor runner_cursor(const struct runner *r, int32_t slot) { return r->cursors[slot]; }
+
+qr_status runner_restored(struct runner *r, int32_t slot, qr_error *err)
+{
+    return cursor_load(r->backend, &r->pool, slot, &r->cursors[slot], err);
+}
+
+struct model_cache runner_cache(const struct runner *r)
+{
+    return (struct model_cache){.geometry = r->geometry, .pool = &r->pool.layout, .base = r->base};
+}
+
+int64_t runner_buffer_bytes(const struct runner *r)
+{
+    return assembly_bytes(r->assembly) + model_workspace_bytes(r->plan, &r->options.model);
+}

@@ -1,0 +1,50 @@
+/* forward.h: the runner: owns the pools, the step buffers, the cursors and the model, and runs one step as a
+ * transaction (runtime.md 3.10): check, stage Engram rows, assemble, forward, advance the cursors.
+ *
+ * What fails before the forward (every check, a bad Engram row) leaves everything as it was. A forward that fails midway
+ * has overwritten ring rows, so the slots of that step are lost: their next span must start at position 0 or be placed
+ * anew. Pages of other requests are never touched. One thread at a time. */
+#ifndef QR_RUN_FORWARD_H
+#define QR_RUN_FORWARD_H
+
+#include "model/model.h"
+#include "run/cursor.h"
+#include "sched/batch.h"
+#include "text/token_map.h"
+
+struct runner_options {
+    int64_t blocks, slots;      /* of the pool; block 0 is reserved */
+    struct model_limits model;
+};
+
+struct runner;
+
+/* Opens the model and allocates the pools and every buffer of a step. `map` is the compressed
+ * token map, needed where the config has Engram layers (ngrams_open). Everything given must outlive the runner. */
+qr_status runner_open(const struct checkpoint *ck, const struct model_plan *plan, const struct geometry *geometry,
+                      struct backend *backend, const struct token_map *map, const struct runner_options *options,
+                      struct runner **out, qr_error *err);
+void runner_close(struct runner *r);
+
+/* Runs a step. On success the logits wanted stand in workspace.logits, in the order of the rows. Cursors of a step that is
+ * not tentative are advanced; those of a tentative one wait for runner_commit. A cursor that is not at its span's first
+ * position is QR_INTERNAL, naming both (unless the span starts at 0 or places it). */
+qr_status runner_step(struct runner *r, const struct batch *batch, const struct model_observer *observer, qr_error *err);
+
+/* Advances request b of the tentative step by accepted[b] tokens, 0 (the step is dropped) to its count. */
+qr_status runner_commit(struct runner *r, const int32_t *accepted, qr_error *err);
+
+/* The buffers of the last step, in backend memory. */
+const struct workspace *runner_workspace(const struct runner *r);
+/* Engram rows staged for the last step: [layers with a table][rows][columns], host memory. NULL without Engram. */
+const int64_t *runner_engram_rows(const struct runner *r);
+struct cursor runner_cursor(const struct runner *r, int32_t slot);
+/* Reads the cursor of a slot whose STATE entry was filled from an image. */
+qr_status runner_restored(struct runner *r, int32_t slot, qr_error *err);
+
+/* The pools: for copies of images and tiers, and for traces. */
+struct model_cache runner_cache(const struct runner *r);
+/* Bytes taken on the backend beside weights and pools. */
+int64_t runner_buffer_bytes(const struct runner *r);
+
+#endif

@@ -1,0 +1,34 @@
+/* batch.h: what one step runs, as the scheduler decided it: an immutable snapshot that run/ turns into a step. Prefill
+ * chunks, decode rows and verify rows are the same: spans of consecutive positions, each of one request. Knows no
+ * weight and no byte. */
+#ifndef QR_SCHED_BATCH_H
+#define QR_SCHED_BATCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Consecutive tokens of one request. Everything pointed to is the scheduler's and stays until the step is over. */
+struct batch_span {
+    int32_t slot;               /* STATE slot, exclusively the request's */
+    const int32_t *blocks;      /* its PAGE ids, block i holding positions i*B .. i*B + B-1 */
+    int32_t block_count;        /* at least ceil((first_position + count) / B) */
+    int32_t first_position, count;
+    const int32_t *tokens;      /* [count] */
+    const uint8_t *image_mask;  /* [count] 1: image-span token; NULL: none */
+    int32_t logits_from;        /* tokens from this one on (0 .. count) want logits; count: none */
+
+    /* The slot is new to this request: its cursor is set to first_position, and the Engram history to the tokens just
+     * before it, oldest first. Position 0 does this by itself. */
+    bool place;
+    int32_t before_count;       /* as many as there are, at most the history's length */
+    const int32_t *before;
+    const uint8_t *before_mask; /* [before_count] or NULL */
+};
+
+struct batch {
+    int32_t count;
+    const struct batch_span *spans;
+    bool tentative; /* verify step: tokens after a span's first may be rejected */
+};
+
+#endif
