@@ -14,6 +14,7 @@ struct command {
 
 /* A command gets its line here when it lands. Order: as a newcomer meets them. */
 static const struct command commands[] = {
+    {"trace", tool_trace, "a teacher-forced forward, its arrays in a file"},
     {"text", tool_text, "tokenize, detokenize and other JSON-line tools"},
     {NULL, NULL, NULL},
 };

@@ -1,0 +1,309 @@
+/* quire trace: a teacher-forced forward of token sequences, its arrays in a file (design/cli.md). */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "cli/commands.h"
+#include "cli/model_options.h"
+#include "tools/open_device.h"
+#include "tools/trace_v41.h"
+
+struct trace_options {
+    struct model_options model;
+    const char *tokens, *out, *want, *force, *chunks, *cache_format, *index_format;
+    int decode_from, block_size;
+};
+
+/* Everything a trace opens, closed in one place. */
+struct trace {
+    const struct trace_options *options;
+    struct qr_log log;
+    struct qr_config config;
+    struct model_plan plan;
+    struct geometry geometry;
+    struct checkpoint *checkpoint;
+    struct token_map map;
+    struct backend *backend;
+    struct runner *runner;
+    struct safetensors *force;
+    struct trace_input input;
+    struct trace_cut cut;
+    int32_t *chunks;
+    int32_t **blocks;        /* of each sequence */
+    struct batch_span *spans;
+    int32_t *sequence;       /* of each span */
+    int32_t *positions;      /* where each sequence stands */
+    struct trace_arrays arrays;
+    struct trace_v41 *recorder;
+};
+
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        qr_status try_status = (call);                                                                                 \
+        if (try_status != QR_OK)                                                                                       \
+            return try_status;                                                                                         \
+    } while (0)
+
+/* ---- what was asked for ---- */
+
+static const struct {
+    const char *name;
+    uint32_t groups;
+} group_names[] = {
+    {"logits", TRACE_LOGITS}, {"streams", TRACE_STREAMS}, {"selection", TRACE_SELECTION}, {"caches", TRACE_CACHES},
+    {"routes", TRACE_ROUTES}, {"engram", TRACE_ENGRAM},   {"draft", TRACE_DRAFT},         {"mtp", TRACE_MTP},
+    {"all", TRACE_LOGITS | TRACE_STREAMS | TRACE_SELECTION | TRACE_CACHES | TRACE_ROUTES | TRACE_ENGRAM | TRACE_DRAFT},
+};
+enum { GROUPS = sizeof group_names / sizeof *group_names };
+
+static bool read_groups(const char *list, uint32_t *out)
+{
+    *out = 0;
+    for (const char *at = list;;) {
+        size_t length = strcspn(at, ",");
+        uint32_t found = 0;
+        for (int i = 0; i < GROUPS; i++)
+            if (strlen(group_names[i].name) == length && strncmp(group_names[i].name, at, length) == 0)
+                found = group_names[i].groups;
+        if (!found)
+            return false;
+        *out |= found;
+        if (!at[length])
+            return true;
+        at += length + 1;
+    }
+}
+
+static uint32_t without_unbuilt(const struct trace *t, uint32_t groups)
+{
+    static const uint32_t unbuilt[] = {TRACE_DRAFT, TRACE_MTP};
+    for (size_t i = 0; i < sizeof unbuilt / sizeof *unbuilt; i++)
+        for (int name = 0; name < GROUPS; name++)
+            if (group_names[name].groups == unbuilt[i] && (groups & unbuilt[i]))
+                qr_logf(&t->log, QR_LOG_WARN, "group %s is not built yet and is left out", group_names[name].name);
+    return groups & ~(uint32_t)(TRACE_DRAFT | TRACE_MTP);
+}
+
+/* ---- opening ---- */
+
+static qr_status open_map(struct trace *t, qr_error *err)
+{
+    struct tokenizer *tok;
+    if (t->config.n_engram == 0)
+        return QR_OK;
+    TRY(tok_open_ids(t->options->model.model, &t->log, &tok, err));
+    qr_status st = token_map_build(tok, &t->map, err);
+    tok_close(tok);
+    return st;
+}
+
+static qr_status open_geometry(struct trace *t, qr_error *err)
+{
+    const struct trace_options *o = t->options;
+    struct geometry_options g = geometry_defaults(&t->plan);
+
+    g.draft_width = 0;
+    if (o->block_size > 0)
+        g.block_tokens = o->block_size;
+    if (o->cache_format)
+        g.main_format = strcmp(o->cache_format, "bf16") == 0 ? ROW_BF16 : ROW_FP4_E4M3;
+    if (o->index_format)
+        g.index_format = strcmp(o->index_format, "fp8") == 0    ? ROW_INDEX_FP8
+                         : strcmp(o->index_format, "int8") == 0 ? ROW_INDEX_INT8
+                                                                : ROW_INDEX_FP4;
+    return geometry_make(&t->plan, &g, &t->geometry, err);
+}
+
+static qr_status open_model_folder(struct trace *t, qr_error *err)
+{
+    const struct model_options *m = &t->options->model;
+    char *path = path_join(m->model, "config.json");
+    if (!path)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for a path");
+    qr_status st = config_read(path, &t->config, err);
+    qr_free(path);
+    if (st != QR_OK)
+        return st;
+    bool w8a8 = m->profile ? strcmp(m->profile, "w8a8") == 0 : t->config.stored_w8a8;
+    TRY(plan_make(&t->config, w8a8 ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE, &t->plan, err));
+    TRY(open_geometry(t, err));
+    TRY(checkpoint_open(m->model, &t->checkpoint, err));
+    return open_map(t, err);
+}
+
+/* Blocks of every sequence, handed out from the far end of the pool so that no address is where a plain array would have
+ * it; `*used` gets the size of the pool. */
+static qr_status deal_blocks(struct trace *t, int64_t *used, qr_error *err)
+{
+    int64_t block = t->geometry.options.block_tokens, next = 1;
+    for (int32_t i = 0; i < t->input.count; i++)
+        next += (t->input.sequences[i].count + block - 1) / block;
+    *used = next;
+    for (int32_t i = 0; i < t->input.count; i++) {
+        int64_t count = (t->input.sequences[i].count + block - 1) / block;
+        t->blocks[i] = qr_calloc((size_t)count, sizeof **t->blocks);
+        if (!t->blocks[i])
+            return qr_fail(err, QR_NO_MEMORY, "no memory for %lld block ids", (long long)count);
+        for (int64_t k = 0; k < count; k++)
+            t->blocks[i][k] = (int32_t)--next;
+    }
+    return QR_OK;
+}
+
+/* Rows of the largest step that the cut asks for. */
+static int64_t largest_step(const struct trace *t)
+{
+    int64_t rows = 0;
+    for (int32_t i = 0; i < t->input.count; i++) {
+        int32_t end = t->input.sequences[i].count, largest = 0, position = 0;
+        for (int32_t step = 0; position < end; step++) {
+            int32_t chunk = trace_next_chunk(&t->cut, step, position, end);
+            largest = chunk > largest ? chunk : largest;
+            position += chunk;
+        }
+        rows += largest;
+    }
+    return rows;
+}
+
+static qr_status open_runner(struct trace *t, qr_error *err)
+{
+    size_t count = (size_t)t->input.count;
+    int64_t blocks, rows = largest_step(t);
+    int32_t longest = 0;
+
+    t->blocks = qr_calloc(count, sizeof *t->blocks);
+    t->spans = qr_calloc(count, sizeof *t->spans);
+    t->sequence = qr_calloc(count, sizeof *t->sequence);
+    t->positions = qr_calloc(count, sizeof *t->positions);
+    if (!t->blocks || !t->spans || !t->sequence || !t->positions)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for %zu sequences", count);
+    if (rows > INT32_MAX)
+        return qr_fail(err, QR_BAD_REQUEST, "a step of %lld rows, wanted at most %d", (long long)rows, INT32_MAX);
+    TRY(deal_blocks(t, &blocks, err));
+    for (int32_t i = 0; i < t->input.count; i++)
+        longest = t->input.sequences[i].count > longest ? t->input.sequences[i].count : longest;
+
+    const struct runner_options options = {
+        .blocks = blocks, .slots = t->input.count,
+        .model = {.max_rows = (int32_t)rows, .max_requests = t->input.count, .max_logits = (int32_t)rows,
+                  .max_positions = longest, .trace = true}};
+    TRY(open_device(t->options->model.device, t->options->model.threads, &t->log, &t->backend, err));
+    return runner_open(t->checkpoint, &t->plan, &t->geometry, t->backend, t->config.n_engram > 0 ? &t->map : NULL, &options,
+                       &t->runner, err);
+}
+
+/* ---- running ---- */
+
+/* The next chunk of every sequence that has tokens left; false when none has. */
+static bool next_batch(struct trace *t, int32_t step, struct batch *out)
+{
+    out->count = 0;
+    out->spans = t->spans;
+    for (int32_t i = 0; i < t->input.count; i++) {
+        const struct trace_sequence *s = &t->input.sequences[i];
+        int32_t position = t->positions[i], block = t->geometry.options.block_tokens;
+        if (position == s->count)
+            continue;
+        struct batch_span *span = &t->spans[out->count];
+        *span = (struct batch_span){.slot = t->input.count - 1 - i, .blocks = t->blocks[i],
+                                    .block_count = (s->count + block - 1) / block, .first_position = position,
+                                    .count = trace_next_chunk(&t->cut, step, position, s->count),
+                                    .tokens = s->tokens + position, .image_mask = s->image_mask + position};
+        t->sequence[out->count++] = i;
+        t->positions[i] += span->count;
+    }
+    return out->count > 0;
+}
+
+static qr_status run_steps(struct trace *t, qr_error *err)
+{
+    struct batch batch = {.tentative = false};
+    for (int32_t step = 0; next_batch(t, step, &batch); step++)
+        TRY(trace_v41_step(t->recorder, &batch, t->sequence, err));
+    return trace_v41_finish(t->recorder, (const int32_t *const *)t->blocks, err);
+}
+
+static qr_status run(struct trace *t, uint32_t groups, qr_error *err)
+{
+    TRY(open_model_folder(t, err));
+    TRY(trace_input_read(t->options->tokens, &t->config, &t->input, err));
+    if (t->options->force)
+        TRY(safetensors_open(t->options->force, &t->force, err));
+    TRY(open_runner(t, err));
+    const struct trace_job job = {.plan = &t->plan, .backend = t->backend, .runner = t->runner, .input = &t->input,
+                                  .want = without_unbuilt(t, groups), .force = t->force};
+    TRY(trace_v41_open(&job, &t->arrays, &t->recorder, err));
+    TRY(run_steps(t, err));
+    return arrays_save(&t->arrays, t->options->out, err);
+}
+
+static void close_all(struct trace *t)
+{
+    trace_v41_close(t->recorder);
+    arrays_free(&t->arrays);
+    runner_close(t->runner);
+    if (t->backend)
+        t->backend->close(t->backend);
+    safetensors_close(t->force);
+    token_map_free(&t->map);
+    checkpoint_close(t->checkpoint);
+    for (int32_t i = 0; t->blocks && i < t->input.count; i++)
+        qr_free(t->blocks[i]);
+    qr_free(t->blocks);
+    qr_free(t->spans);
+    qr_free(t->sequence);
+    qr_free(t->positions);
+    qr_free(t->chunks);
+    trace_input_free(&t->input);
+}
+
+int tool_trace(int argc, char **argv)
+{
+    struct trace_options o = {.model = MODEL_OPTIONS_DEFAULT, .want = "logits", .decode_from = -1};
+    const struct option table[] = {
+        MODEL_OPTIONS(o.model),
+        {.name = "tokens", .kind = OPTION_STRING, .target = &o.tokens, .value = "FILE",
+         .help = "JSON: {\"tokens\": [...]} or a list of such objects, a ragged batch"},
+        {.name = "out", .kind = OPTION_STRING, .target = &o.out, .value = "FILE", .help = "the safetensors file to write"},
+        {.name = "want", .kind = OPTION_STRING, .target = &o.want, .value = "LIST",
+         .help = "groups of arrays: logits (default), streams, selection, caches, routes, engram, draft, mtp, all"},
+        {.name = "force", .kind = OPTION_STRING, .target = &o.force, .value = "FILE",
+         .help = "feed every layer with the streams and pre of FILE instead of its predecessor's"},
+        {.name = "chunks", .kind = OPTION_STRING, .target = &o.chunks, .value = "N,N,...",
+         .help = "tokens of each step, the last number repeating; default: all at once"},
+        {.name = "decode-from", .kind = OPTION_INT, .target = &o.decode_from, .value = "N",
+         .help = "run positions from N on one at a time", .least = 0, .most = 2147483647},
+        {.name = "block-size", .kind = OPTION_INT, .target = &o.block_size, .value = "N", .help = "tokens of a cache block; default 128",
+         .least = 1, .most = 2147483647},
+        {.name = "kv-cache-dtype", .kind = OPTION_CHOICE, .target = &o.cache_format, .value = "bf16|fp4",
+         .help = "container of compressed and window rows"},
+        {.name = "index-cache-dtype", .kind = OPTION_CHOICE, .target = &o.index_format, .value = "fp4|fp8|int8",
+         .help = "container of index keys"},
+        {0},
+    };
+    struct command_line line = {.command = "trace", .synopsis = "--model DIR --tokens FILE --out FILE [OPTION...]",
+                                .about = "Runs a teacher-forced forward of token sequences and writes arrays of it, named as in the goldens.",
+                                .options = table};
+    struct trace t = {.options = &o};
+    qr_error err = {0};
+    uint32_t groups;
+    int status;
+
+    if (!options_parse(&line, argc, argv, &status))
+        return status;
+    if (!o.model.model || !o.tokens || !o.out)
+        return options_wrong(&line, "%s is missing", !o.model.model ? "--model DIR" : !o.tokens ? "--tokens FILE" : "--out FILE");
+    if (!read_groups(o.want, &groups))
+        return options_wrong(&line, "--want %s names a group that does not exist", o.want);
+    if (!trace_read_chunks(o.chunks, &t.chunks, &t.cut.count))
+        return options_wrong(&line, "--chunks %s is no list of positive numbers", o.chunks);
+    t.cut.chunks = t.chunks;
+    t.cut.decode_from = o.decode_from;
+    t.log = model_options_log(&o.model);
+
+    qr_status st = run(&t, groups, &err);
+    close_all(&t);
+    return st == QR_OK ? 0 : report_failure("trace", &err);
+}
