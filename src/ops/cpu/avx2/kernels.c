@@ -2,6 +2,7 @@
  * becomes f16 by a shift and is widened by vcvtph2ps, subnormals included, the factor 2^8 left to the block's scale. */
 #include "ops/cpu/kernels.h"
 
+#include <cpuid.h>
 #include <immintrin.h>
 
 #define VN 8
@@ -78,9 +79,15 @@ static int32_t avx2_dot_i8(const int8_t *a, const int8_t *w, int32_t k)
 
 #include "ops/cpu/kernels_body.h"
 
+/* Not every compiler knows "f16c" in __builtin_cpu_supports. */
+static int has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
 const struct cpu_kernels *kernels_avx2(void)
 {
     static const struct cpu_kernels table = KERNEL_TABLE("avx2");
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") ? &table
-                                                                                                              : 0;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c() ? &table : 0;
 }
