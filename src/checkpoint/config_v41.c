@@ -1,5 +1,6 @@
 /* config_v41.c: DeepSeek-V4.1 (v41-model.md 1, 13.2). */
 #include "checkpoint/config_reader.h"
+#include "checkpoint/engram_hash.h"
 
 #include <limits.h>
 
@@ -132,6 +133,18 @@ static void check_topology(struct config_reader *r, const struct qr_config *c)
                        (int)c->index_topk);
 }
 
+/* The tables have as many rows as the primes of 8.3 sum to. */
+static void check_engram_rows(struct config_reader *r, const struct qr_config *c)
+{
+    int64_t last_prime = c->engram_vocab_size - 1;
+    for (int32_t i = 0; i < c->n_engram; i++) {
+        int64_t rows = engram_layer_rows(&last_prime, (c->engram_max_ngram - 1) * c->engram_n_heads, NULL);
+        if (rows != c->engram_num_embeddings[i])
+            config_problem(r, NULL, "engram_num_embeddings[%d] is %lld, wanted %lld, the sum of the primes of layer %d",
+                           (int)i, (long long)c->engram_num_embeddings[i], (long long)rows, (int)c->engram_layers[i]);
+    }
+}
+
 static void read_engram(struct config_reader *r, struct qr_config *c)
 {
     int32_t tables = 0;
@@ -139,6 +152,7 @@ static void read_engram(struct config_reader *r, struct qr_config *c)
     config_ints(r, "engram_layer_ids", NULL, 0, last, QR_MAX_ENGRAM, c->engram_layers, &c->n_engram);
     if (c->n_engram == 0)
         return;
+    int problems = r->problems;
     check_ascending(r, NULL, "engram_layer_ids", c->engram_layers, c->n_engram);
     if (config_int64s(r, "engram_num_embeddings", NULL, 1, (int64_t)1 << 40, QR_MAX_ENGRAM, c->engram_num_embeddings,
                       &tables) &&
@@ -154,6 +168,8 @@ static void read_engram(struct config_reader *r, struct qr_config *c)
     config_int(r, "engram_compressed_vocab_size", NULL, 1, c->vocab_size > 0 ? c->vocab_size : 1,
                &c->engram_compressed_vocab_size);
     check_multiple(r, "engram_head_dim", c->engram_head_dim, 32);
+    if (r->problems == problems)
+        check_engram_rows(r, c);
 }
 
 static void sort(int32_t *ids, int32_t n)

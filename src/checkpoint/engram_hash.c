@@ -138,21 +138,25 @@ static void draw_multipliers(const struct qr_config *c, int32_t layer, int32_t n
 
 /* One ascending stream of primes, shared by all layers: starting again from engram_vocab_size and skipping what is used
  * is going on after the last. */
-static qr_status fill_layer(const struct qr_config *c, int32_t ordinal, int64_t *last_prime, struct engram_hash *h,
-                            qr_error *err)
+int64_t engram_layer_rows(int64_t *last_prime, int32_t columns, int64_t *primes)
+{
+    int64_t sum = 0;
+    for (int32_t i = 0; i < columns; i++) {
+        *last_prime = prime_from(*last_prime + 1);
+        sum += *last_prime;
+        if (primes)
+            primes[i] = *last_prime;
+    }
+    return sum;
+}
+
+static void fill_layer(const struct qr_config *c, int32_t ordinal, int64_t *last_prime, struct engram_hash *h)
 {
     int64_t *primes = h->primes + (int64_t)ordinal * h->columns, *offsets = h->offsets + (int64_t)ordinal * h->columns;
-    int64_t sum = 0;
-    for (int32_t i = 0; i < h->columns; i++) {
-        primes[i] = *last_prime = prime_from(*last_prime + 1);
-        offsets[i] = sum;
-        sum += primes[i];
-    }
-    if (sum != c->engram_num_embeddings[ordinal])
-        return qr_fail(err, QR_BAD_CONFIG, "engram_num_embeddings[%d] is %lld, the primes of layer %d sum to %lld", ordinal,
-                       (long long)c->engram_num_embeddings[ordinal], c->engram_layers[ordinal], (long long)sum);
+    engram_layer_rows(last_prime, h->columns, primes);
+    for (int32_t i = 1; i < h->columns; i++)
+        offsets[i] = offsets[i - 1] + primes[i - 1];
     draw_multipliers(c, c->engram_layers[ordinal], h->ngram, h->multipliers + (int64_t)ordinal * h->ngram);
-    return QR_OK;
 }
 
 qr_status engram_hash_make(const struct qr_config *config, int64_t pad, struct engram_hash *out, qr_error *err)
@@ -165,18 +169,17 @@ qr_status engram_hash_make(const struct qr_config *config, int64_t pad, struct e
     if (!config->n_engram)
         return QR_OK;
     size_t cells = (size_t)out->layers * (size_t)out->columns;
-    qr_status st = QR_OK;
     out->primes = qr_calloc(cells, sizeof *out->primes);
     out->offsets = qr_calloc(cells, sizeof *out->offsets);
     out->multipliers = qr_calloc((size_t)out->layers * (size_t)out->ngram, sizeof *out->multipliers);
-    if (!out->primes || !out->offsets || !out->multipliers)
-        st = qr_fail(err, QR_NO_MEMORY, "engram: no memory for %zu primes", cells);
-    int64_t last_prime = config->engram_vocab_size - 1;
-    for (int32_t i = 0; st == QR_OK && i < out->layers; i++)
-        st = fill_layer(config, i, &last_prime, out, err);
-    if (st != QR_OK)
+    if (!out->primes || !out->offsets || !out->multipliers) {
         engram_hash_free(out);
-    return st;
+        return qr_fail(err, QR_NO_MEMORY, "engram: no memory for %zu primes", cells);
+    }
+    int64_t last_prime = config->engram_vocab_size - 1;
+    for (int32_t i = 0; i < out->layers; i++)
+        fill_layer(config, i, &last_prime, out);
+    return QR_OK;
 }
 
 void engram_hash_free(struct engram_hash *h)

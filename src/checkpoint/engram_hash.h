@@ -18,8 +18,8 @@ struct engram_hash {
     uint64_t *multipliers;     /* [layers][ngram], look-back 0 first */
 };
 
-/* Computes primes, offsets and multipliers. `pad` is the compressed id of engram_pad_token_id. Fails with QR_BAD_CONFIG when
- * the sum of a layer's primes is not its engram_num_embeddings. Free with engram_hash_free. */
+/* Computes primes, offsets and multipliers. `pad` is the compressed id of engram_pad_token_id. The config's table sizes are
+ * those of the primes (config_read saw to it). Fails only without memory. Free with engram_hash_free. */
 qr_status engram_hash_make(const struct qr_config *config, int64_t pad, struct engram_hash *out, qr_error *err);
 void engram_hash_free(struct engram_hash *h);
 
@@ -39,6 +39,10 @@ uint64_t pcg64_next(struct pcg64 *g);
 uint64_t pcg64_below(struct pcg64 *g, uint64_t bound);
 /* The eight seed words of 8.4. */
 void pcg64_seed_words(uint64_t seed, uint32_t words[8]);
+
+/* The rows of one layer's table: the sum of the next `columns` primes after *last_prime, which moves to the last of them.
+ * Before the first layer *last_prime is engram_vocab_size - 1. `primes`, unless NULL, gets them all. */
+int64_t engram_layer_rows(int64_t *last_prime, int32_t columns, int64_t *primes);
 
 /* The least prime >= n; n at most 2^62. */
 int64_t prime_from(int64_t n);

@@ -194,6 +194,9 @@ static void every_rule_of_v41_is_enforced(void **state)
     expect_refused(t, "\"candidate_topk_blocks\": 2048", "\"candidate_topk_blocks\": 64", "E28 (candidate_topk_blocks 64");
     expect_refused(t, "\"engram_layer_ids\": [1, 14]", "\"engram_layer_ids\": [14, 1]", "engram_layer_ids");
     expect_refused(t, "\"engram_layer_ids\": [1, 14]", "\"engram_layer_ids\": [1]", "engram_num_embeddings has 2");
+    expect_refused(t, "\"engram_num_embeddings\": [384006168, 384016682]",
+                   "\"engram_num_embeddings\": [384006168, 384016683]",
+                   "engram_num_embeddings[1] is 384016683, wanted 384016682, the sum of the primes of layer 14");
     expect_refused(t, "\"engram_max_ngram_size\": 4", "\"engram_max_ngram_size\": 1", "engram_max_ngram_size");
     expect_refused(t, "\"dspark_target_layer_ids\": [37, 38, 39]", "\"dspark_target_layer_ids\": [37, 38, 40]",
                    "dspark_target_layer_ids[2] is 40");
