@@ -161,7 +161,7 @@ static void read_engram(struct config_reader *r, struct qr_config *c)
                        (int)c->n_engram);
     config_int(r, "engram_max_ngram_size", NULL, 2, QR_MAX_NGRAM, &c->engram_max_ngram);
     config_int64(r, "engram_vocab_size", NULL, 2, INT32_MAX, &c->engram_vocab_size);
-    config_int(r, "engram_n_heads", NULL, 1, 1024, &c->engram_n_heads);
+    config_int(r, "engram_n_heads", NULL, 1, 64, &c->engram_n_heads);
     config_int(r, "engram_head_dim", NULL, 32, 1 << 16, &c->engram_head_dim);
     config_int(r, "engram_pad_token_id", "engram_pad_id", 0, c->vocab_size > 0 ? c->vocab_size - 1 : 0,
                &c->engram_pad_token_id);
