@@ -1,18 +1,11 @@
 /* An index of any bytes, then (after a NUL) a shard of any bytes read as the index's first file. */
-#include <stdlib.h>
+#include "fuzz.h"
+
 #include <string.h>
 
 #include "base/alloc.h"
 #include "checkpoint/checkpoint_index.h"
 #include "checkpoint/safetensors_header.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void must(bool truth)
-{
-    if (!truth)
-        abort();
-}
 
 static const char *shard_name(const void *user, int32_t shard)
 {

@@ -1,47 +1,7 @@
 /* JSON text of any bytes: both readers agree, and what was read can be written and read again. */
-#include <stdlib.h>
+#include "fuzz.h"
 
 #include "base/json.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void write_value(struct json_writer *w, const struct json *v)
-{
-    if (v->key)
-        json_w_string_n(w, v->key, v->key_length);
-    switch (v->kind) {
-    case JSON_NULL:
-        json_w_null(w);
-        break;
-    case JSON_BOOL:
-        json_w_bool(w, v->boolean);
-        break;
-    case JSON_NUMBER:
-        json_w_raw(w, v->text, v->length);
-        break;
-    case JSON_STRING:
-        json_w_string_n(w, v->text, v->length);
-        break;
-    case JSON_ARRAY:
-        json_w_array(w);
-        for (const struct json *c = v->child; c; c = c->next)
-            write_value(w, c);
-        json_w_end_array(w);
-        break;
-    case JSON_OBJECT:
-        json_w_object(w);
-        for (const struct json *c = v->child; c; c = c->next)
-            write_value(w, c);
-        json_w_end_object(w);
-        break;
-    }
-}
-
-static void must(bool truth)
-{
-    if (!truth)
-        abort();
-}
 
 static void round_trip(const struct json_document *doc)
 {
@@ -49,7 +9,7 @@ static void round_trip(const struct json_document *doc)
     struct json_writer *w = json_writer_open(false);
     const char *text;
     size_t length;
-    write_value(w, json_root(doc));
+    json_w_value(w, json_root(doc));
     qr_status st = json_finish(w, &text, &length, NULL);
     /* The writer's one limit that the reader does not have is its depth. */
     must(st == QR_OK || st == QR_BAD_ARGUMENT);

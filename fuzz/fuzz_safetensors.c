@@ -1,18 +1,11 @@
 /* A safetensors file of any bytes: refused with a sentence, or every tensor can be read to its last byte. */
-#include <stdlib.h>
+#include "fuzz.h"
+
 #include <string.h>
 
 #include "base/alloc.h"
 #include "checkpoint/checkpoint_check.h"
 #include "checkpoint/safetensors_header.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void must(bool truth)
-{
-    if (!truth)
-        abort();
-}
 
 static void read_all(const struct tensor_table *table, const struct metadata_list *metadata)
 {
