@@ -1,4 +1,5 @@
-/* json_text.h: what yajl lets through and JSON does not. For json.c only. */
+/* json_text.h: what yajl lets through and JSON does not. For json.c, and for whoever must tell a lone surrogate from
+ * other broken JSON. */
 #ifndef QR_BASE_JSON_TEXT_H
 #define QR_BASE_JSON_TEXT_H
 

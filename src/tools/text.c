@@ -15,6 +15,7 @@ struct part {
 static const struct part parts[] = {
     {"tokenize", text_tokenize, "{id, text | bytes_hex} -> {id, ids}"},
     {"detokenize", text_detokenize, "{id, ids} -> {id, text}"},
+    {"sample", text_sample, "sampling cases, completed"},
     {NULL, NULL, NULL},
 };
 

@@ -10,6 +10,7 @@
 /* argv[0] is the part's name; as a command (cli/commands.h) otherwise. */
 int text_tokenize(int argc, char **argv);
 int text_detokenize(int argc, char **argv);
+int text_sample(int argc, char **argv);
 
 /* What every part takes. */
 struct text_options {
