@@ -1,3 +1,4 @@
+/* label: faults */
 /* Every allocation of the text floor fails once: a status, no crash, nothing leaked, and what the caller gave is as it
  * was. */
 #include "support/support.h"
