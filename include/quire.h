@@ -198,7 +198,7 @@ typedef struct qr_request {
     size_t size;
     const int32_t *tokens;       /* the prompt; copied */
     size_t token_count;          /* at least 1 */
-    qr_sampling sampling;
+    const qr_sampling *sampling; /* read during the call; NULL: the initialiser's */
     int32_t max_tokens;          /* 0: what the context leaves */
     int32_t min_tokens;          /* end tokens and stops are not looked for before that many */
     bool ignore_eos;
@@ -211,7 +211,7 @@ typedef struct qr_request {
     int32_t prompt_logprobs;     /* -1: none; 0..20: the same of every prompt token after the first */
     const char *id;              /* for messages; copied; NULL: the handle's number */
 } qr_request;
-#define QR_REQUEST {.size = sizeof(qr_request), .sampling = QR_SAMPLING, .logprobs = -1, .prompt_logprobs = -1}
+#define QR_REQUEST {.size = sizeof(qr_request), .logprobs = -1, .prompt_logprobs = -1}
 
 typedef enum qr_finish {
     QR_FINISH_NONE,              /* still running */
@@ -225,6 +225,7 @@ QR_API const char *qr_finish_name(qr_finish finish);
 
 typedef struct qr_token_logprob {
     int32_t token;
+    int32_t rank;                /* 1: the largest logit; equal logits rank by id */
     float logprob;
 } qr_token_logprob;
 
@@ -235,11 +236,12 @@ typedef struct qr_event {
     int32_t token;               /* -1: none (the last event of a request may bring text only) */
     const char *text;            /* text that may be shown now: whole characters, nothing of a stop string */
     size_t text_length;
-    float logprob;               /* of `token`, log softmax of the model's own logits; NAN when not asked for */
+    qr_token_logprob logprob;    /* of `token`, log softmax of the model's own logits; rank 0 when not asked for */
     const qr_token_logprob *top;
     size_t top_count;
     qr_finish finish;            /* anything but NONE: the last event */
     int32_t stop_token;          /* the token that ended it, or -1 */
+    int32_t stop_string;         /* index of the request's stop string that ended it, or -1 */
     const qr_error *error;       /* with QR_FINISH_ERROR */
     /* Prompt log probabilities, in the first event of a request that asked: [prompt_count], entry 0 unused; the best ones
      * of position i at prompt_top[i * prompt_top_count]. */

@@ -1,0 +1,174 @@
+#include "engine/model.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "plan/settle.h"
+
+/* ---- options ---- */
+
+qr_status model_options_read(const qr_model_options *given, qr_model_options *out, qr_error *err)
+{
+    static const qr_model_options defaults = QR_MODEL_OPTIONS;
+    *out = defaults;
+    if (given) {
+        if (given->size < offsetof(qr_model_options, user) || given->size > sizeof *given)
+            return qr_fail(err, QR_BAD_ARGUMENT, "qr_model_options: size %zu, this library knows up to %zu", given->size,
+                           sizeof *given);
+        memcpy(out, given, given->size);
+    }
+    if (!out->device)
+        out->device = "cpu";
+    if (!out->prompt_profile)
+        out->prompt_profile = "auto";
+    if (out->threads < 0)
+        return qr_fail(err, QR_BAD_ARGUMENT, "threads: %d, wanted 0 or more", out->threads);
+    if (out->profile && strcmp(out->profile, "reference") != 0 && strcmp(out->profile, "w8a8") != 0)
+        return qr_fail(err, QR_BAD_ARGUMENT, "profile: \"%s\", wanted reference or w8a8", out->profile);
+    if (strlen(out->device) >= sizeof ((struct qr_model *)0)->device)
+        return qr_fail(err, QR_BAD_ARGUMENT, "device: \"%s\" is not one of this build", out->device);
+    return QR_OK;
+}
+
+/* ---- opening ---- */
+
+static void pass_line(void *user, enum qr_log_level level, const char *line)
+{
+    static const qr_log_severity severity[] = {[QR_LOG_ERROR] = QR_SEVERITY_ERROR,
+                                               [QR_LOG_WARN] = QR_SEVERITY_WARN,
+                                               [QR_LOG_INFO] = QR_SEVERITY_INFO,
+                                               [QR_LOG_DEBUG] = QR_SEVERITY_DEBUG};
+    const qr_model *model = user;
+    model->log_line(model->user, severity[level], line);
+}
+
+static void set_log(qr_model *model, const qr_model_options *options)
+{
+    static const enum qr_log_level level[] = {[QR_SEVERITY_ERROR] = QR_LOG_ERROR,
+                                              [QR_SEVERITY_WARN] = QR_LOG_WARN,
+                                              [QR_SEVERITY_INFO] = QR_LOG_INFO,
+                                              [QR_SEVERITY_DEBUG] = QR_LOG_DEBUG};
+    model->log_line = options->log;
+    model->user = options->user;
+    model->progress = options->progress;
+    model->log = (struct qr_log){.write = options->log ? pass_line : NULL, .user = model};
+    model->log.level = (unsigned)options->log_level < 4 ? level[options->log_level] : QR_LOG_WARN;
+}
+
+static qr_status set_names(qr_model *model, const char *dir, qr_error *err)
+{
+    size_t end = strlen(dir);
+    while (end > 1 && dir[end - 1] == '/')
+        end--;
+    size_t start = end;
+    while (start > 0 && dir[start - 1] != '/')
+        start--;
+    model->dir = qr_strndup(dir, end);
+    model->name = qr_strndup(dir + start, end - start);
+    if (!model->dir || !model->name)
+        return qr_fail(err, QR_NO_MEMORY, "%s: no memory for the name", dir);
+    return QR_OK;
+}
+
+/* Which chat text the checkpoint was trained with (protocol.md 2.1): the encoder file beside the weights decides between
+ * the two V4 forms; without one the later form is assumed, and said. */
+static qr_status choose_prompt_profile(qr_model *model, const char *wanted, qr_error *err)
+{
+    static const char later_text[] = "Beyond maximum";
+    const char *chosen = wanted;
+    if (strcmp(wanted, "auto") == 0) {
+        chosen = "v41";
+        if (model->config.family == QR_FAMILY_V4) {
+            char *path = path_join(model->dir, "encoding/encoding_dsv4.py"), *text = NULL;
+            size_t size;
+            chosen = "v4b";
+            if (!path)
+                return qr_fail(err, QR_NO_MEMORY, "%s: no memory for a path", model->dir);
+            if (file_read(path, 1 << 20, &text, &size, NULL) == QR_OK)
+                chosen = strstr(text, later_text) ? "v4b" : "v4a";
+            else
+                qr_logf(&model->log, QR_LOG_INFO, "%s: no encoder file beside the weights, prompt profile v4b assumed",
+                        model->dir);
+            qr_free(text);
+            qr_free(path);
+        }
+    } else if (strcmp(wanted, "v4a") != 0 && strcmp(wanted, "v4b") != 0 && strcmp(wanted, "v41") != 0) {
+        return qr_fail(err, QR_BAD_ARGUMENT, "prompt profile: \"%s\", wanted auto, v4a, v4b or v41", wanted);
+    }
+    snprintf(model->prompt_profile, sizeof model->prompt_profile, "%s", chosen);
+    return QR_OK;
+}
+
+static qr_status open_text(qr_model *model, qr_error *err)
+{
+    qr_status st = tok_open(model->dir, &model->log, &model->tokenizer, err);
+    if (st == QR_OK && tok_count(model->tokenizer) > model->config.vocab_size)
+        st = qr_fail(err, QR_BAD_FILE, "%s/tokenizer.json: ids up to %d, config vocab_size is %d", model->dir,
+                     tok_count(model->tokenizer) - 1, model->config.vocab_size);
+    if (st == QR_OK)
+        st = tok_ban_list(model->tokenizer, &model->banned, err);
+    if (st != QR_OK || model->config.n_engram == 0)
+        return st;
+    st = token_map_build(model->tokenizer, &model->map, err);
+    if (st == QR_OK && model->map.keys != model->config.engram_compressed_vocab_size)
+        st = qr_fail(err, QR_BAD_FILE, "%s: the tokenizer's compressed map has %d keys, engram_compressed_vocab_size is %d",
+                     model->dir, model->map.keys, model->config.engram_compressed_vocab_size);
+    return st;
+}
+
+qr_status model_open_parts(const char *dir, const qr_model_options *given, bool text, qr_model **out, qr_error *err)
+{
+    qr_model_options options;
+    *out = NULL;
+    if (!dir)
+        return qr_fail(err, QR_BAD_ARGUMENT, "qr_model_open: no folder given");
+    qr_status st = model_options_read(given, &options, err);
+    if (st != QR_OK)
+        return st;
+    qr_model *model = qr_calloc(1, sizeof *model);
+    if (!model)
+        return qr_fail(err, QR_NO_MEMORY, "%s: no memory for the model", dir);
+    set_log(model, &options);
+    memcpy(model->device, options.device, strlen(options.device) + 1);
+    model->threads = options.threads;
+
+    if ((st = set_names(model, dir, err)) != QR_OK)
+        goto cleanup;
+    if ((st = model_folder_open(model->dir, &model->config, &model->checkpoint, err)) != QR_OK)
+        goto cleanup;
+    const bool w8a8 = options.profile ? strcmp(options.profile, "w8a8") == 0 : model->config.stored_w8a8;
+    if ((st = plan_make(&model->config, w8a8 ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE, &model->plan, err)) != QR_OK)
+        goto cleanup;
+    if ((st = choose_prompt_profile(model, options.prompt_profile, err)) != QR_OK)
+        goto cleanup;
+    if ((st = generation_config_read(model->dir, model->config.vocab_size, &model->generation, err)) != QR_OK)
+        goto cleanup;
+    if (text && (st = open_text(model, err)) != QR_OK)
+        goto cleanup;
+    *out = model;
+    return QR_OK;
+
+cleanup:
+    qr_model_close(model);
+    return st;
+}
+
+qr_status qr_model_open(const char *dir, const qr_model_options *options, qr_model **out, qr_error *err)
+{
+    return model_open_parts(dir, options, true, out, err);
+}
+
+void qr_model_close(qr_model *model)
+{
+    if (!model)
+        return;
+    tok_ids_free(&model->banned);
+    token_map_free(&model->map);
+    tok_close(model->tokenizer);
+    checkpoint_close(model->checkpoint);
+    qr_free(model->dir);
+    qr_free(model->name);
+    qr_free(model);
+}

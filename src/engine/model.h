@@ -1,0 +1,35 @@
+/* model.h: an opened folder: everything of qr_model that no request changes. */
+#ifndef QR_ENGINE_MODEL_H
+#define QR_ENGINE_MODEL_H
+
+#include "base/log.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/generation_config.h"
+#include "plan/plan.h"
+#include "text/token_map.h"
+
+struct qr_model {
+    char *dir, *name;              /* the folder, and its last component */
+    char device[32];
+    int threads;
+    struct qr_log log;
+    void (*log_line)(void *user, qr_log_severity severity, const char *line);
+    bool (*progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+    char prompt_profile[8];        /* "v4a", "v4b" or "v41" */
+    struct qr_config config;
+    struct model_plan plan;
+    struct checkpoint *checkpoint;
+    struct tokenizer *tokenizer;
+    struct token_map map;          /* empty without Engram */
+    struct generation_config generation;
+    struct tok_ids banned;         /* the tokenizer's list (protocol.md 1.6) */
+};
+
+/* What qr_model_open does, without the tokenizer when `text` is false (sizes need none). */
+qr_status model_open_parts(const char *dir, const qr_model_options *given, bool text, qr_model **out, qr_error *err);
+
+/* The options with defaults filled in; QR_BAD_ARGUMENT for a struct of another size or a value that is none of its set. */
+qr_status model_options_read(const qr_model_options *given, qr_model_options *out, qr_error *err);
+
+#endif

@@ -1,0 +1,211 @@
+#include "engine/request.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+
+struct event *event_make(void)
+{
+    struct event *e = qr_calloc(1, sizeof *e);
+    if (e) {
+        e->event.token = e->event.stop_token = e->event.stop_string = -1;
+        e->event.logprob.token = -1;
+    }
+    return e;
+}
+
+void event_free(struct event *e)
+{
+    if (!e)
+        return;
+    qr_free(e->text);
+    qr_free(e->top);
+    qr_free(e->prompt);
+    qr_free(e->prompt_top);
+    qr_free(e);
+}
+
+/* ---- checks: each names the field, what was found and what is wanted ---- */
+
+static qr_status check_ids(const char *field, const int32_t *ids, size_t count, int32_t vocab, qr_error *err)
+{
+    if (count && !ids)
+        return qr_fail(err, QR_BAD_ARGUMENT, "%s: %zu tokens at NULL", field, count);
+    for (size_t i = 0; i < count; i++)
+        if (ids[i] < 0 || ids[i] >= vocab)
+            return qr_fail(err, QR_BAD_REQUEST, "%s: entry %zu is token %d, the vocabulary has 0 to %d (E39)", field, i,
+                           ids[i], vocab - 1);
+    return QR_OK;
+}
+
+static qr_status check_numbers(const qr_request *q, int32_t max_model_len, qr_error *err)
+{
+    if (q->token_count < 1)
+        return qr_fail(err, QR_BAD_REQUEST, "tokens: the prompt is empty, at least one token is wanted");
+    if (q->token_count >= (size_t)max_model_len)
+        return qr_fail(err, QR_BAD_REQUEST, "tokens: the prompt has %zu tokens, the context holds %d with the answer",
+                       q->token_count, max_model_len);
+    if (q->max_tokens < 0)
+        return qr_fail(err, QR_BAD_REQUEST, "max_tokens: %d, wanted 1 or more, or 0 for what the context leaves",
+                       q->max_tokens);
+    if (q->min_tokens < 0)
+        return qr_fail(err, QR_BAD_REQUEST, "min_tokens: %d, wanted 0 or more", q->min_tokens);
+    if (q->logprobs < -1 || q->logprobs > 20)
+        return qr_fail(err, QR_BAD_REQUEST, "logprobs: %d, wanted -1 (none) to 20", q->logprobs);
+    if (q->prompt_logprobs < -1 || q->prompt_logprobs > 20)
+        return qr_fail(err, QR_BAD_REQUEST, "prompt_logprobs: %d, wanted -1 (none) to 20", q->prompt_logprobs);
+    if (q->stop_count > 16)
+        return qr_fail(err, QR_BAD_REQUEST, "stop: %zu strings, wanted at most 16", q->stop_count);
+    if (q->stop_token_count > 1024)
+        return qr_fail(err, QR_BAD_REQUEST, "stop_tokens: %zu, wanted at most 1024", q->stop_token_count);
+    for (size_t i = 0; i < q->stop_count; i++)
+        if (!q->stop[i] || !q->stop[i][0])
+            return qr_fail(err, QR_BAD_REQUEST, "stop: string %zu is empty", i);
+    return QR_OK;
+}
+
+static qr_status check(const qr_model *model, const qr_request *q, int32_t max_model_len, qr_error *err)
+{
+    const int32_t vocab = model->config.vocab_size;
+    qr_status st = check_numbers(q, max_model_len, err);
+    if (st == QR_OK)
+        st = check_ids("tokens", q->tokens, q->token_count, vocab, err);
+    if (st == QR_OK)
+        st = check_ids("stop_tokens", q->stop_tokens, q->stop_token_count, vocab, err);
+    if (st == QR_OK)
+        st = check_ids("banned", q->sampling->banned, q->sampling->banned_count, vocab, err);
+    return st;
+}
+
+/* ---- copies ---- */
+
+static bool copy_ids(const int32_t *ids, size_t count, size_t room, int32_t **out)
+{
+    *out = qr_calloc(room ? room : 1, sizeof **out);
+    if (*out && count)
+        memcpy(*out, ids, count * sizeof *ids);
+    return *out != NULL;
+}
+
+static bool copy_strings(struct request *r, const qr_request *q)
+{
+    r->stop = qr_calloc(q->stop_count ? q->stop_count : 1, sizeof *r->stop);
+    for (size_t i = 0; r->stop && i < q->stop_count; i++) {
+        r->stop[i] = qr_strdup(q->stop[i]);
+        if (!r->stop[i])
+            return false;
+        r->stop_count++;
+    }
+    return r->stop != NULL;
+}
+
+/* The model's end tokens, then the request's own. */
+static bool copy_ending(const qr_model *model, struct request *r, const qr_request *q)
+{
+    const struct generation_config *g = &model->generation;
+    const int32_t own = model->config.eos_token_id;
+    const int32_t *eos = g->eos_count ? g->eos : &own;
+    const int32_t eos_count = g->eos_count ? g->eos_count : own >= 0;
+    r->end_count = eos_count + (int32_t)q->stop_token_count;
+    if (!copy_ids(eos, (size_t)eos_count, (size_t)r->end_count, &r->ends))
+        return false;
+    for (size_t i = 0; i < q->stop_token_count; i++)
+        r->ends[eos_count + (int32_t)i] = q->stop_tokens[i];
+    r->ending = (struct ending){.eos = r->ends, .eos_count = eos_count, .ignore_eos = q->ignore_eos,
+                                .stop_tokens = r->ends + eos_count, .stop_token_count = (int32_t)q->stop_token_count,
+                                .min_tokens = q->min_tokens, .max_tokens = r->limit - r->prompt_count};
+    return true;
+}
+
+static bool copy_sampling(struct request *r, const qr_sampling *s)
+{
+    r->bias = qr_calloc(s->logit_bias_count ? s->logit_bias_count : 1, sizeof *r->bias);
+    if (!r->bias || !copy_ids(s->banned, s->banned_count, s->banned_count, &r->banned))
+        return false;
+    for (size_t i = 0; i < s->logit_bias_count; i++)
+        r->bias[i] = (struct logit_bias){.id = s->logit_bias[i].token, .value = (double)s->logit_bias[i].bias};
+    r->banned_count = (int32_t)s->banned_count;
+    r->allow_special = s->allow_special;
+    r->sampling = (struct sampling_params){
+        .temperature = s->temperature, .top_k = s->top_k, .top_p = s->top_p, .min_p = s->min_p,
+        .repetition_penalty = s->repetition_penalty, .frequency_penalty = s->frequency_penalty,
+        .presence_penalty = s->presence_penalty, .bias = r->bias, .bias_count = (int32_t)s->logit_bias_count,
+        .seed = (uint64_t)s->seed};
+    return true;
+}
+
+static bool copy(const qr_model *model, struct request *r, const qr_request *q, int32_t max_model_len)
+{
+    const int64_t wanted = q->max_tokens ? (int64_t)q->token_count + q->max_tokens : max_model_len;
+    r->prompt_count = r->count = (int32_t)q->token_count;
+    r->limit = wanted < max_model_len ? (int32_t)wanted : max_model_len;
+    r->include_stop = q->include_stop;
+    r->logprobs = q->logprobs;
+    r->prompt_logprobs = q->prompt_logprobs;
+    if (q->id)
+        r->name = qr_strdup(q->id);
+    r->final = event_make();
+    return r->final && (!q->id || r->name) &&
+           copy_ids(q->tokens, q->token_count, (size_t)r->limit + 1, &r->tokens) && copy_strings(r, q) &&
+           copy_ending(model, r, q) && copy_sampling(r, q->sampling);
+}
+
+qr_status request_make(const qr_model *model, const qr_request *given, int32_t max_model_len, struct request **out,
+                       qr_error *err)
+{
+    static const qr_request defaults = QR_REQUEST;
+    static const qr_sampling plain = QR_SAMPLING;
+    qr_request q = defaults;
+    qr_sampling sampling = plain;
+    *out = NULL;
+    if (!given || given->size < offsetof(qr_request, id) || given->size > sizeof q)
+        return qr_fail(err, QR_BAD_ARGUMENT, "qr_request: size %zu, this library knows up to %zu",
+                       given ? given->size : 0, sizeof q);
+    memcpy(&q, given, given->size);
+    if (q.sampling) {
+        if (q.sampling->size < offsetof(qr_sampling, allow_special) || q.sampling->size > sizeof sampling)
+            return qr_fail(err, QR_BAD_ARGUMENT, "qr_sampling: size %zu, this library knows up to %zu", q.sampling->size,
+                           sizeof sampling);
+        memcpy(&sampling, q.sampling, q.sampling->size);
+    }
+    q.sampling = &sampling;
+    qr_status st = check(model, &q, max_model_len, err);
+    if (st != QR_OK)
+        return st;
+    struct request *r = qr_calloc(1, sizeof *r);
+    if (!r || !copy(model, r, &q, max_model_len)) {
+        request_free(r);
+        return qr_fail(err, QR_NO_MEMORY, "no memory for a request of %zu tokens", q.token_count);
+    }
+    st = sampling_check(&r->sampling, model->config.vocab_size, err);
+    if (st != QR_OK) {
+        request_free(r);
+        return st;
+    }
+    r->submitted = clock_seconds();
+    r->usage.prompt_tokens = r->prompt_count;
+    *out = r;
+    return QR_OK;
+}
+
+void request_free(struct request *r)
+{
+    if (!r)
+        return;
+    for (struct event *e = r->first, *next; e; e = next) {
+        next = e->next;
+        event_free(e);
+    }
+    event_free(r->handed);
+    event_free(r->final);
+    for (int32_t i = 0; i < r->stop_count; i++)
+        qr_free(r->stop[i]);
+    qr_free(r->stop);
+    qr_free(r->ends);
+    qr_free(r->bias);
+    qr_free(r->banned);
+    qr_free(r->tokens);
+    qr_free(r->name);
+    qr_free(r);
+}

@@ -1,0 +1,122 @@
+/* The text calls of quire.h: thin, over text/. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/model.h"
+#include "engine/text.h"
+#include "text/chat.h"
+#include "text/detokenizer.h"
+
+void qr_text_free(qr_text *text)
+{
+    if (!text)
+        return;
+    qr_free(text->data);
+    *text = (qr_text){0};
+}
+
+void qr_tokens_free(qr_tokens *tokens)
+{
+    if (!tokens)
+        return;
+    qr_free(tokens->data);
+    *tokens = (qr_tokens){0};
+}
+
+qr_status text_from_buffer(struct buffer *buffer, qr_text *out, qr_error *err)
+{
+    if (!buffer_append(buffer, "", 0)) {
+        buffer_free(buffer);
+        return qr_fail(err, QR_NO_MEMORY, "no memory for the text");
+    }
+    *out = (qr_text){.data = buffer->data, .length = buffer->length};
+    return QR_OK;
+}
+
+qr_status qr_tokenize(const qr_model *model, const char *text, size_t length, bool markup, qr_tokens *out, qr_error *err)
+{
+    struct tok_ids ids = {0};
+    *out = (qr_tokens){0};
+    qr_status st = markup ? tok_encode_markup(model->tokenizer, text, length, &ids, err)
+                          : tok_encode_literal(model->tokenizer, text, length, &ids, err);
+    if (st != QR_OK) {
+        tok_ids_free(&ids);
+        return st;
+    }
+    *out = (qr_tokens){.data = ids.data, .count = ids.count};
+    return QR_OK;
+}
+
+qr_status qr_detokenize(const qr_model *model, const int32_t *ids, size_t count, qr_text *out, qr_error *err)
+{
+    struct buffer text = {0};
+    *out = (qr_text){0};
+    qr_status st = detok_all(model->tokenizer, ids, count, &text, err);
+    if (st != QR_OK) {
+        buffer_free(&text);
+        return st;
+    }
+    return text_from_buffer(&text, out, err);
+}
+
+/* ---- chat ---- */
+
+qr_status qr_render_chat(const qr_model *model, const char *json, size_t length, qr_prompt *out, qr_error *err)
+{
+    struct json_document *document = NULL;
+    struct chat chat = {0};
+    struct tok_ids ids = {0};
+    enum chat_profile profile;
+    bool rendered = false;
+    *out = (qr_prompt){0};
+    if (!chat_profile_named(model->prompt_profile, &profile))
+        return qr_fail(err, QR_INTERNAL, "prompt profile %s has no rendering", model->prompt_profile);
+
+    struct chat_options options = chat_options_default(profile);
+    options.images = false;
+    qr_status st = json_parse(json, length, "chat request", false, &document, err);
+    if (st == QR_OK)
+        st = chat_render(json_root(document), &options, &chat, NULL, err);
+    rendered = st == QR_OK;
+    if (st == QR_OK)
+        st = prompt_ids(&chat.prompt, model->tokenizer, &ids, err);
+    if (st == QR_OK)
+        st = text_from_buffer(&chat.prompt.text, &out->text, err);
+    if (st == QR_OK) {
+        chat.prompt.text = (struct buffer){0}; /* given away */
+        out->tokens = (qr_tokens){.data = ids.data, .count = ids.count};
+        out->starts_in_reasoning = chat.start == CHAT_REASONING;
+    } else {
+        tok_ids_free(&ids);
+    }
+    if (rendered)
+        chat_free(&chat);
+    json_close(document);
+    return st;
+}
+
+void qr_prompt_free(qr_prompt *prompt)
+{
+    if (!prompt)
+        return;
+    qr_tokens_free(&prompt->tokens);
+    qr_text_free(&prompt->text);
+}
+
+/* ---- what a program asks about a model ---- */
+
+void qr_model_get_info(const qr_model *model, qr_model_info *out)
+{
+    const struct qr_config *c = &model->config;
+    *out = (qr_model_info){.vocab_size = c->vocab_size, .layers = c->num_hidden_layers,
+                           .max_positions = c->max_position_embeddings, .bos = tok_bos(model->tokenizer),
+                           .eos = tok_eos(model->tokenizer), .pad = tok_pad(model->tokenizer),
+                           .temperature = model->generation.temperature, .top_p = model->generation.top_p,
+                           .thinking_levels = true};
+    snprintf(out->name, sizeof out->name, "%s", model->name);
+    snprintf(out->family, sizeof out->family, "%s",
+             c->family == QR_FAMILY_V41 ? "DeepSeek-V4.1" : "DeepSeek-V4");
+    snprintf(out->backend, sizeof out->backend, "%s", model->device);
+    snprintf(out->prompt_profile, sizeof out->prompt_profile, "%s", model->prompt_profile);
+}

@@ -1,0 +1,11 @@
+/* text.h: bytes of the library handed to a caller. */
+#ifndef QR_ENGINE_TEXT_H
+#define QR_ENGINE_TEXT_H
+
+#include "base/buffer.h"
+#include "base/status.h"
+
+/* Gives a buffer's bytes away as a qr_text; an empty one becomes an empty string. The buffer is freed on failure. */
+qr_status text_from_buffer(struct buffer *buffer, qr_text *out, qr_error *err);
+
+#endif
