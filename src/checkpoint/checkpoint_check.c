@@ -18,8 +18,8 @@ static bool scale_is_spare(const struct checkpoint *ck, const char *name)
     return view && view->dtype == DTYPE_BF16;
 }
 
-/* "mtp.0.emb..." or "mtp.0.head...": copies of the backbone's embedding and head that a repackaged folder may hold; they
- * are passed over (v4-model.md 2.1, v41-model.md 2.4). */
+/* "mtp.0.emb..." or "mtp.0.head...": copies of the backbone's embedding and head that a repackaged folder may hold;
+ * they are passed over (v4-model.md 2.1, v41-model.md 2.4). */
 static bool is_spare_copy(const char *name)
 {
     if (strncmp(name, "mtp.", 4))
@@ -69,7 +69,8 @@ qr_status checkpoint_compare(const struct checkpoint *ck, const struct tensor_sp
     int64_t held = checkpoint_count(ck);
     bool *wanted = qr_calloc((size_t)held, sizeof *wanted);
     if (!wanted)
-        return qr_fail(err, QR_NO_MEMORY, "%s: no memory to compare %lld tensors", checkpoint_path(ck), (long long)held);
+        return qr_fail(err, QR_NO_MEMORY, "%s: no memory to compare %lld tensors", checkpoint_path(ck),
+                       (long long)held);
     *out = (struct checkpoint_diff){{0}, {-1, -1, -1, -1}};
     for (int64_t i = 0; i < count; i++) {
         const struct tensor_spec *spec = &specs[i];
@@ -114,8 +115,9 @@ qr_status checkpoint_expect(const struct checkpoint *ck, const struct tensor_spe
     const char *first_missing = missing ? specs[d.first[MISMATCH_MISSING]].name : "";
     const char *first_unexpected = unexpected ? checkpoint_at(ck, d.first[MISMATCH_UNEXPECTED])->name : "";
     if (missing && unexpected)
-        return qr_fail(err, QR_BAD_FILE, "%s: tensor %s is missing (first of %lld) and tensor %s is not expected (first of %lld)",
-                       path, first_missing, missing, first_unexpected, unexpected);
+        return qr_fail(err, QR_BAD_FILE,
+                       "%s: tensor %s is missing (first of %lld) and tensor %s is not expected (first of %lld)", path,
+                       first_missing, missing, first_unexpected, unexpected);
     if (missing)
         return qr_fail(err, QR_BAD_FILE, "%s: tensor %s is missing (first of %lld)", path, first_missing, missing);
     if (unexpected)
@@ -154,7 +156,8 @@ static int64_t first_bad(const struct tensor_view *view, int64_t first, int64_t 
             if ((words[i] & 0x7F800000) == 0x7F800000)
                 return i;
         return -1;
-    default: return -1;
+    default:
+        return -1;
     }
 }
 

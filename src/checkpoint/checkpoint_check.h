@@ -13,9 +13,9 @@ struct checkpoint_diff {
     int64_t count[MISMATCH_KINDS], first[MISMATCH_KINDS];
 };
 
-/* Compares the folder with a list of `count` tensors (unique names). `each`, unless NULL, is called for every difference
- * with the spec (NULL for an unexpected one) and the view (NULL for a missing one). Accepted forms: tensor_spec.h.
- * Fails only without memory. */
+/* Compares the folder with a list of `count` tensors (unique names). `each`, unless NULL, is called for every
+ * difference with the spec (NULL for an unexpected one) and the view (NULL for a missing one). Accepted forms:
+ * tensor_spec.h. Fails only without memory. */
 qr_status checkpoint_compare(const struct checkpoint *ck, const struct tensor_spec *specs, int64_t count,
                              void (*each)(void *user, enum mismatch kind, const struct tensor_spec *spec,
                                           const struct tensor_view *view),
@@ -25,8 +25,8 @@ qr_status checkpoint_compare(const struct checkpoint *ck, const struct tensor_sp
  * or the first missing and first unexpected name, and how many there are. */
 qr_status checkpoint_expect(const struct checkpoint *ck, const struct tensor_spec *specs, int64_t count, qr_error *err);
 
-/* Refuses values that no weight may hold, naming `path` (a folder or file), tensor and index: E8M0 byte 255 (QR_NUMERIC),
- * E4M3 NaN codes, non-finite F32, BF16. Other dtypes pass. Checks elements [first, first + count). */
+/* Refuses values that no weight may hold, naming `path` (a folder or file), tensor and index: E8M0 byte 255
+ * (QR_NUMERIC), E4M3 NaN codes, non-finite F32, BF16. Other dtypes pass. Checks elements [first, first + count). */
 qr_status tensor_check_values(const char *path, const struct tensor_view *view, int64_t first, int64_t count,
                               qr_error *err);
 

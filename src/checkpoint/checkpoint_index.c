@@ -14,7 +14,8 @@ int32_t shard_list_add(struct shard_list *list, struct arena *arena, const char 
     for (size_t i = list->count; i-- > 0;) /* names arrive in runs: the latest first */
         if (!strncmp(list->names[i], name, length) && !list->names[i][length])
             return (int32_t)i;
-    if (list->count >= LARGEST_SHARD_COUNT || !array_grow(&list->names, &list->capacity, list->count, sizeof *list->names))
+    if (list->count >= LARGEST_SHARD_COUNT ||
+        !array_grow(&list->names, &list->capacity, list->count, sizeof *list->names))
         return -1;
     const char *copy = arena_strndup(arena, name, length);
     if (!copy)
@@ -60,10 +61,13 @@ static bool scalar(struct pass *p, const char *what)
         if (!p->depth)
             p->place = IN_ROOT;
         return true;
-    case AT_START: return REFUSE(p, "%s: is %s, wanted an object", p->name, what);
-    case AT_WEIGHT_MAP: return REFUSE(p, "%s: weight_map is %s, wanted an object", p->name, what);
+    case AT_START:
+        return REFUSE(p, "%s: is %s, wanted an object", p->name, what);
+    case AT_WEIGHT_MAP:
+        return REFUSE(p, "%s: weight_map is %s, wanted an object", p->name, what);
     default:
-        return REFUSE(p, "%s: weight_map: %s is %s, wanted a file name", p->name, p->table->views[p->current].name, what);
+        return REFUSE(p, "%s: weight_map: %s is %s, wanted a file name", p->name, p->table->views[p->current].name,
+                      what);
     }
 }
 
@@ -140,10 +144,17 @@ static bool on_start_object(void *user)
 {
     struct pass *p = user;
     switch (p->place) {
-    case AT_START: p->place = IN_ROOT; return true;
-    case AT_WEIGHT_MAP: p->place = IN_WEIGHT_MAP; return true;
-    case AT_OTHER: p->depth++; return true;
-    default: return scalar(p, "an object");
+    case AT_START:
+        p->place = IN_ROOT;
+        return true;
+    case AT_WEIGHT_MAP:
+        p->place = IN_WEIGHT_MAP;
+        return true;
+    case AT_OTHER:
+        p->depth++;
+        return true;
+    default:
+        return scalar(p, "an object");
     }
 }
 
@@ -174,8 +185,8 @@ static bool on_end_array(void *user) { return on_end_object(user); }
 qr_status checkpoint_index_parse(const char *data, size_t size, const char *name, struct tensor_table *table,
                                  struct shard_list *shards, qr_error *err)
 {
-    static const struct json_events events = {on_null, on_boolean, on_number, on_string, on_key, on_start_object,
-                                              on_end_object, on_start_array, on_end_array};
+    static const struct json_events events = {on_null,         on_boolean,    on_number,      on_string,   on_key,
+                                              on_start_object, on_end_object, on_start_array, on_end_array};
     struct pass p = {.name = name, .table = table, .shards = shards, .err = err};
     qr_status st = json_scan(data, size, name, &events, &p, err);
     if (p.status != QR_OK)

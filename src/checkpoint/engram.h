@@ -1,4 +1,5 @@
-/* engram.h: rows of an n-gram table, read where they lie in the mapping. The table is never copied whole (v41-model.md 8.6). */
+/* engram.h: rows of an n-gram table, read where they lie in the mapping. The table is never copied whole
+ * (v41-model.md 8.6). */
 #ifndef QR_CHECKPOINT_ENGRAM_H
 #define QR_CHECKPOINT_ENGRAM_H
 
@@ -26,8 +27,8 @@ void engram_prefetch(const struct engram_table *t, const int64_t *rows, int64_t 
  * (QR_INTERNAL) and a scale byte 255 (QR_NUMERIC), naming tensor and index. */
 qr_status engram_gather(const struct engram_table *t, const int64_t *rows, int64_t count, uint16_t *out, qr_error *err);
 
-/* The same as stored: codes [count][width], scales [count][width / 32]. They are Q8 blocks already, except where a block's
- * largest value is below 1e-4 (8.6). */
+/* The same as stored: codes [count][width], scales [count][width / 32]. They are Q8 blocks already, except where a
+ * block's largest value is below 1e-4 (8.6). */
 qr_status engram_gather_codes(const struct engram_table *t, const int64_t *rows, int64_t count, uint8_t *codes,
                               uint8_t *scales, qr_error *err);
 

@@ -56,7 +56,8 @@ const struct tensor_view *safetensors_find(const struct safetensors *file, const
     return index < 0 ? NULL : &file->table.views[index];
 }
 
-qr_status safetensors_get(const struct safetensors *file, const char *name, const struct tensor_view **out, qr_error *err)
+qr_status safetensors_get(const struct safetensors *file, const char *name, const struct tensor_view **out,
+                          qr_error *err)
 {
     *out = safetensors_find(file, name);
     return *out ? QR_OK : qr_fail(err, QR_BAD_FILE, "%s: tensor %s is missing", file->file.path, name);

@@ -1,5 +1,5 @@
-/* safetensors.h: one safetensors file, mapped read-only: goldens, the files of `quire op`, a vision tower. A model folder
- * is checkpoint.h. */
+/* safetensors.h: one safetensors file, mapped read-only: goldens, the files of `quire op`, a vision tower. A model
+ * folder is checkpoint.h. */
 #ifndef QR_CHECKPOINT_SAFETENSORS_H
 #define QR_CHECKPOINT_SAFETENSORS_H
 
@@ -19,7 +19,8 @@ const struct tensor_view *safetensors_at(const struct safetensors *file, int64_t
 /* NULL when there is none of that name. */
 const struct tensor_view *safetensors_find(const struct safetensors *file, const char *name);
 /* The same, failing with QR_BAD_FILE when there is none. */
-qr_status safetensors_get(const struct safetensors *file, const char *name, const struct tensor_view **out, qr_error *err);
+qr_status safetensors_get(const struct safetensors *file, const char *name, const struct tensor_view **out,
+                          qr_error *err);
 
 /* `__metadata__`: the value of a key or NULL; all entries in file order. */
 const char *safetensors_metadata(const struct safetensors *file, const char *key);

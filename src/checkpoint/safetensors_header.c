@@ -52,11 +52,16 @@ static bool misplaced(struct pass *p, const char *what)
 {
     const char *path = p->file->path;
     switch (p->place) {
-    case AT_START: return REFUSE(p, "%s: header is %s, wanted an object", path, what);
-    case AT_METADATA: return REFUSE(p, "%s: header: __metadata__ is %s, wanted an object", path, what);
-    case IN_METADATA: return REFUSE(p, "%s: header: __metadata__: %s is %s, wanted a string", path, p->metadata_key, what);
-    case IN_ROOT: return REFUSE(p, "%s: header: tensor %s is %s, wanted an object", path, current_name(p), what);
-    default: break;
+    case AT_START:
+        return REFUSE(p, "%s: header is %s, wanted an object", path, what);
+    case AT_METADATA:
+        return REFUSE(p, "%s: header: __metadata__ is %s, wanted an object", path, what);
+    case IN_METADATA:
+        return REFUSE(p, "%s: header: __metadata__: %s is %s, wanted a string", path, p->metadata_key, what);
+    case IN_ROOT:
+        return REFUSE(p, "%s: header: tensor %s is %s, wanted an object", path, current_name(p), what);
+    default:
+        break;
     }
     const char *field = p->field == FIELD_DTYPE ? "dtype" : p->field == FIELD_SHAPE ? "shape" : "data_offsets";
     const char *wanted = p->field == FIELD_DTYPE ? "a string" : p->place == IN_TENSOR ? "an array" : "a whole number";
@@ -210,10 +215,17 @@ static bool on_start_object(void *user)
 {
     struct pass *p = user;
     switch (p->place) {
-    case AT_START: p->place = IN_ROOT; return true;
-    case AT_METADATA: p->place = IN_METADATA; return true;
-    case IN_ROOT: p->place = IN_TENSOR; return true;
-    default: return misplaced(p, "an object");
+    case AT_START:
+        p->place = IN_ROOT;
+        return true;
+    case AT_METADATA:
+        p->place = IN_METADATA;
+        return true;
+    case IN_ROOT:
+        p->place = IN_TENSOR;
+        return true;
+    default:
+        return misplaced(p, "an object");
     }
 }
 
@@ -236,8 +248,8 @@ static bool on_end_array(void *user)
 {
     struct pass *p = user;
     if (p->place == IN_OFFSETS && p->offset_count != 2)
-        return REFUSE(p, "%s: header: tensor %s: data_offsets holds %d numbers, wanted 2", p->file->path, current_name(p),
-                      p->offset_count);
+        return REFUSE(p, "%s: header: tensor %s: data_offsets holds %d numbers, wanted 2", p->file->path,
+                      current_name(p), p->offset_count);
     p->place = IN_TENSOR;
     return true;
 }
@@ -266,8 +278,8 @@ static bool end_tensor(struct pass *p)
                                                  : "data_offsets");
     uint64_t begin = p->offsets[0], end = p->offsets[1];
     if (begin > end)
-        return REFUSE(p, "%s: tensor %s: data_offsets [%llu, %llu] run backwards", path, name, (unsigned long long)begin,
-                      (unsigned long long)end);
+        return REFUSE(p, "%s: tensor %s: data_offsets [%llu, %llu] run backwards", path, name,
+                      (unsigned long long)begin, (unsigned long long)end);
     if (end > p->data_size)
         return REFUSE(p, "%s: tensor %s ends at data byte %llu, the file holds %llu (truncated?)", path, name,
                       (unsigned long long)end, (unsigned long long)p->data_size);
@@ -307,7 +319,8 @@ static bool on_end_object(void *user)
 
 static int by_place(const void *left, const void *right)
 {
-    const struct tensor_view *a = *(const struct tensor_view *const *)left, *b = *(const struct tensor_view *const *)right;
+    const struct tensor_view *a = *(const struct tensor_view *const *)left,
+                             *b = *(const struct tensor_view *const *)right;
     if (a->data != b->data)
         return (const uint8_t *)a->data < (const uint8_t *)b->data ? -1 : 1;
     return a->bytes < b->bytes ? -1 : a->bytes > b->bytes;
@@ -333,15 +346,15 @@ static bool check_tiling(struct pass *p)
         uint64_t begin = (uint64_t)((const uint8_t *)order[i]->data - base);
         if (begin != at) {
             ok = REFUSE(p, "%s: tensor %s begins at data byte %llu, %s ends at %llu: %s", p->file->path, order[i]->name,
-                   (unsigned long long)begin, i ? order[i - 1]->name : "nothing", (unsigned long long)at,
-                   begin < at ? "they overlap" : "a gap");
+                        (unsigned long long)begin, i ? order[i - 1]->name : "nothing", (unsigned long long)at,
+                        begin < at ? "they overlap" : "a gap");
             goto cleanup;
         }
         at = begin + order[i]->bytes;
     }
     if (at != p->data_size) {
-        ok = REFUSE(p, "%s: the tensors end at data byte %llu, the file holds %llu", p->file->path, (unsigned long long)at,
-               (unsigned long long)p->data_size);
+        ok = REFUSE(p, "%s: the tensors end at data byte %llu, the file holds %llu", p->file->path,
+                    (unsigned long long)at, (unsigned long long)p->data_size);
         goto cleanup;
     }
     ok = true;
@@ -369,8 +382,8 @@ static bool align_data(struct pass *p)
 
 qr_status safetensors_header_read(const struct mapped_file *file, const struct header_sink *sink, qr_error *err)
 {
-    static const struct json_events events = {on_null, on_boolean, on_number, on_string, on_key, on_start_object,
-                                              on_end_object, on_start_array, on_end_array};
+    static const struct json_events events = {on_null,         on_boolean,    on_number,      on_string,   on_key,
+                                              on_start_object, on_end_object, on_start_array, on_end_array};
     struct pass p = {.file = file, .sink = sink, .err = err, .status = QR_OK};
     uint64_t length = 0;
     if (file->size < 8)

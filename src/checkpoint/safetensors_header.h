@@ -18,8 +18,8 @@ struct metadata_list {
 
 struct header_sink {
     struct tensor_table *table;
-    int32_t shard;      /* number given to the tensors */
-    bool listed;        /* an index named every tensor and its shard beforehand: another name, or another shard, is refused */
+    int32_t shard; /* number given to the tensors */
+    bool listed; /* an index named every tensor and its shard beforehand: another name, or another shard, is refused */
     const char *(*shard_name)(const void *user, int32_t shard); /* for that message; used only when listed */
     const void *user;
     struct metadata_list *metadata; /* NULL: checked, not kept */

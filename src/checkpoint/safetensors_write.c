@@ -84,7 +84,8 @@ qr_status safetensors_declare_metadata(struct safetensors_writer *w, const char 
     for (size_t i = 0; i < w->metadata_count; i++)
         if (!strcmp(w->metadata[i].key, key))
             return qr_fail(err, QR_BAD_ARGUMENT, "%s: metadata entry %s is declared twice", w->path, key);
-    char *k = arena_strndup(&w->table.arena, key, strlen(key)), *v = arena_strndup(&w->table.arena, value, strlen(value));
+    char *k = arena_strndup(&w->table.arena, key, strlen(key)),
+         *v = arena_strndup(&w->table.arena, value, strlen(value));
     if (!k || !v || !array_grow(&w->metadata, &w->metadata_capacity, w->metadata_count, sizeof *w->metadata))
         return no_memory(w, err);
     w->metadata[w->metadata_count++] = (struct declared_metadata){k, v};
@@ -99,8 +100,8 @@ qr_status safetensors_declare(struct safetensors_writer *w, const char *name, en
     int64_t elements = tensor_elements(rank, shape), bytes;
     if (rank < 0 || rank > TENSOR_MAX_RANK || elements < 0 ||
         __builtin_mul_overflow(elements, (int64_t)dtype_size(dtype), &bytes))
-        return qr_fail(err, QR_BAD_ARGUMENT, "%s: tensor %s: shape %s of %s overflows or has over %d dimensions", w->path,
-                       name, shape_text(rank, shape, text, sizeof text), dtype_name(dtype), TENSOR_MAX_RANK);
+        return qr_fail(err, QR_BAD_ARGUMENT, "%s: tensor %s: shape %s of %s overflows or has over %d dimensions",
+                       w->path, name, shape_text(rank, shape, text, sizeof text), dtype_name(dtype), TENSOR_MAX_RANK);
     int64_t at = tensor_table_intern(&w->table, name, strlen(name), &fresh);
     if (at >= 0 && !fresh)
         return qr_fail(err, QR_BAD_ARGUMENT, "%s: tensor %s is declared twice", w->path, name);
@@ -172,7 +173,8 @@ static void write_header(const struct safetensors_writer *w, struct json_writer 
 }
 
 /* All of `size` bytes at `at`. */
-static qr_status write_at(const struct safetensors_writer *w, const void *data, uint64_t size, uint64_t at, qr_error *err)
+static qr_status write_at(const struct safetensors_writer *w, const void *data, uint64_t size, uint64_t at,
+                          qr_error *err)
 {
     const char *p = data;
     while (size) {

@@ -1,6 +1,6 @@
-/* safetensors_write.h: writes one safetensors file: traces, operator outputs, synthetic and quantized checkpoints. Declare
- * every tensor, begin, put bytes in any order, end. What is never put reads as zeros (and stays a hole in the file where
- * the file system can). */
+/* safetensors_write.h: writes one safetensors file: traces, operator outputs, synthetic and quantized checkpoints.
+ * Declare every tensor, begin, put bytes in any order, end. What is never put reads as zeros (and stays a hole in the
+ * file where the file system can). */
 #ifndef QR_CHECKPOINT_SAFETENSORS_WRITE_H
 #define QR_CHECKPOINT_SAFETENSORS_WRITE_H
 

@@ -13,11 +13,11 @@ enum { TENSOR_MAX_RANK = 8 };
 struct tensor_spec {
     const char *name; /* owned by whoever made the list */
     enum dtype dtype;
-    bool optional;     /* the file may lack it */
-    int32_t rank;      /* 0: a scalar */
-    int64_t shape[4];  /* row-major, last index fastest; -1 fits any extent */
-    bool or_bf16;      /* a repackaged file may hold it dequantized: BF16 of the same shape, its .scale absent
-                          (v4-model.md 2.1: wo_a, e_proj, h_proj) */
+    bool optional;    /* the file may lack it */
+    int32_t rank;     /* 0: a scalar */
+    int64_t shape[4]; /* row-major, last index fastest; -1 fits any extent */
+    bool or_bf16;     /* a repackaged file may hold it dequantized: BF16 of the same shape, its .scale absent
+                         (v4-model.md 2.1: wo_a, e_proj, h_proj) */
 };
 
 /* Product of the dimensions; -1 when it does not fit an int64 or a dimension is negative. */

@@ -8,12 +8,12 @@
 /* One tensor of a mapped file; lives as long as its container. */
 struct tensor_view {
     const char *name;
-    enum dtype dtype;     /* DTYPE_COUNT: listed by the index, not (yet) found in its file */
+    enum dtype dtype; /* DTYPE_COUNT: listed by the index, not (yet) found in its file */
     int32_t rank;
     const int64_t *shape; /* [rank], row-major */
     const void *data;     /* aligned to the size of an element; never NULL once found */
     uint64_t bytes;
-    int32_t shard;        /* number of the file that holds it */
+    int32_t shard; /* number of the file that holds it */
 };
 
 struct tensor_table {
@@ -35,8 +35,8 @@ void tensor_table_free(struct tensor_table *t);
 /* The index of the tensor whose name is the `length` bytes at `name`, or -1. */
 int64_t tensor_table_find(const struct tensor_table *t, const char *name, size_t length);
 
-/* The same, adding the tensor when it is not there: zeroed but for its name and dtype DTYPE_COUNT. `*fresh`: it was added.
- * -1 without memory. */
+/* The same, adding the tensor when it is not there: zeroed but for its name and dtype DTYPE_COUNT. `*fresh`: it was
+ * added. -1 without memory. */
 int64_t tensor_table_intern(struct tensor_table *t, const char *name, size_t length, bool *fresh);
 
 /* A fresh shape of `rank` dimensions that lives as long as the table; NULL without memory. */

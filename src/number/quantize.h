@@ -14,8 +14,9 @@ void q8_quantize(const uint16_t *x, int64_t n, int32_t block, uint8_t *codes, ui
 void q8_quantize_f32(const float *x, int64_t n, int32_t block, uint8_t *codes, uint8_t *scales);
 /* out[n] bf16 = bf(code * scale), which is exact for what q8_quantize made. */
 void q8_dequantize(const uint8_t *codes, const uint8_t *scales, int64_t n, int32_t block, uint16_t *out);
-/* In place: x becomes what q8_dequantize gives back (window rows; aqd of v4-model.md 4.1). A second rounding changes no value,
- * but quantizing x again may give other codes and scales of the same values: store the codes of the first time. */
+/* In place: x becomes what q8_dequantize gives back (window rows; aqd of v4-model.md 4.1). A second rounding changes no
+ * value, but quantizing x again may give other codes and scales of the same values: store the codes of the first time.
+ */
 void q8_round(uint16_t *x, int64_t n, int32_t block);
 
 /* Q4-E8M0 (3.3a; fq of v4-model.md 4.2), blocks of 32: codes[n / 2] E2M1 pairs, low nibble first, scales[n / 32] E8M0

@@ -175,7 +175,8 @@ static qr_status write_shard(const struct synth *s, int32_t shard, uint8_t *chun
 static qr_status write_text(const struct synth *s, const char *name, const char *text, size_t length, qr_error *err)
 {
     char *path = path_join(s->out, name);
-    qr_status st = path ? file_write_atomic(path, text, length, err) : qr_fail(err, QR_NO_MEMORY, "%s: no memory", s->out);
+    qr_status st =
+        path ? file_write_atomic(path, text, length, err) : qr_fail(err, QR_NO_MEMORY, "%s: no memory", s->out);
     qr_free(path);
     return st;
 }
@@ -233,7 +234,8 @@ static void report(const struct synth *s)
     long long tensors = s->tensors, bytes = s->bytes;
     int shards = schema_shards(s->schema);
     if (s->json)
-        printf("{\"tensors\": %lld, \"bytes\": %lld, \"files\": %d, \"values\": \"%s\"}\n", tensors, bytes, shards, values);
+        printf("{\"tensors\": %lld, \"bytes\": %lld, \"files\": %d, \"values\": \"%s\"}\n", tensors, bytes, shards,
+               values);
     else if (!s->quiet)
         printf("%lld tensors, %lld bytes in %d files; values: %s\n", tensors, bytes, shards, values);
 }
@@ -243,7 +245,11 @@ int tool_synth(int argc, char **argv)
     struct synth s = {.values_wanted = "auto"};
     int status;
     const struct option options[] = {
-        {.name = "config", .kind = OPTION_STRING, .target = &s.config_path, .value = "FILE", .help = "an official config.json"},
+        {.name = "config",
+         .kind = OPTION_STRING,
+         .target = &s.config_path,
+         .value = "FILE",
+         .help = "an official config.json"},
         {.name = "out", .kind = OPTION_STRING, .target = &s.out, .value = "DIR", .help = "the folder to make"},
         {.name = "seed", .kind = OPTION_UINT64, .target = &s.seed, .value = "N", .help = "default: 0"},
         {.name = "layers",
@@ -257,8 +263,9 @@ int tool_synth(int argc, char **argv)
          .kind = OPTION_CHOICE,
          .target = &s.values_wanted,
          .value = "auto|all|no-tables|none",
-         .help = "what gets values; the rest is zeros that take no space on disk. no-tables: all but the Engram tables; "
-                 "auto (default): all up to 8 GiB, none beyond"},
+         .help =
+             "what gets values; the rest is zeros that take no space on disk. no-tables: all but the Engram tables; "
+             "auto (default): all up to 8 GiB, none beyond"},
         {.name = "json", .kind = OPTION_FLAG, .target = &s.json, .help = "the summary as JSON"},
         {.name = "quiet", .kind = OPTION_FLAG, .target = &s.quiet, .help = "no summary"},
         {0}};

@@ -78,8 +78,8 @@ static void choose_spread(struct synth_tensor *t, const struct tensor_spec *spec
     }
 }
 
-/* The scale that turns codes of the table's deviation into weights of deviation 1 / sqrt(columns); table rows of Engram,
- * which are looked up and not multiplied, into values of deviation 1. */
+/* The scale that turns codes of the table's deviation into weights of deviation 1 / sqrt(columns); table rows of
+ * Engram, which are looked up and not multiplied, into values of deviation 1. */
 static uint8_t choose_scale(const struct qr_config *c, const struct tensor_spec *spec, const struct tensor_spec *weight)
 {
     bool fp4 = weight && weight->dtype == DTYPE_I8;
@@ -148,9 +148,15 @@ void synth_tensor_fill(const struct synth_tensor *t, uint64_t at, uint64_t size,
 {
     uint64_t first = at / dtype_size(t->dtype), count = size / dtype_size(t->dtype);
     switch (t->dtype) {
-    case DTYPE_F8_E4M3: fill_codes(t, t->values->fp8, at, size, out); break;
-    case DTYPE_I8: fill_codes(t, t->values->fp4, at, size, out); break;
-    case DTYPE_F8_E8M0: fill_scales(t, at, size, out); break;
+    case DTYPE_F8_E4M3:
+        fill_codes(t, t->values->fp8, at, size, out);
+        break;
+    case DTYPE_I8:
+        fill_codes(t, t->values->fp4, at, size, out);
+        break;
+    case DTYPE_F8_E8M0:
+        fill_scales(t, at, size, out);
+        break;
     case DTYPE_BF16:
         for (uint64_t i = 0; i < count; i++)
             ((uint16_t *)out)[i] = bf16_encode(normal_at(t, first + i));
@@ -163,6 +169,8 @@ void synth_tensor_fill(const struct synth_tensor *t, uint64_t at, uint64_t size,
         for (uint64_t i = 0; i < count; i++)
             ((int64_t *)out)[i] = choice_at(t, first + i);
         break;
-    default: memset(out, 0, size); break;
+    default:
+        memset(out, 0, size);
+        break;
     }
 }

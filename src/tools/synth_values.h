@@ -1,13 +1,13 @@
-/* synth_values.h: random weights of lively scale: a matrix keeps the size of what it multiplies, norms are near one, codes
- * fill their range. A tensor's values follow from seed and name alone. */
+/* synth_values.h: random weights of lively scale: a matrix keeps the size of what it multiplies, norms are near one,
+ * codes fill their range. A tensor's values follow from seed and name alone. */
 #ifndef QR_TOOLS_SYNTH_VALUES_H
 #define QR_TOOLS_SYNTH_VALUES_H
 
 #include "checkpoint/config.h"
 #include "checkpoint/tensor_spec.h"
 
-/* Tables of the normal distribution at equal steps of probability: as numbers, as E4M3 codes of standard deviation 64, as
- * bytes of two E2M1 codes of standard deviation 2. */
+/* Tables of the normal distribution at equal steps of probability: as numbers, as E4M3 codes of standard deviation 64,
+ * as bytes of two E2M1 codes of standard deviation 2. */
 struct synth_values {
     uint64_t seed;
     float normal[4096];

@@ -68,8 +68,9 @@ static struct checkpoint *opened(const char *path)
 
 static void put_good_folder(void)
 {
-    put_text("model.safetensors.index.json", "{\"metadata\": {\"total_size\": 8, \"more\": [{\"weight_map\": 1}, null]},"
-                                             "\"weight_map\": {\"a\": \"one.st\", \"b\": \"two.st\", \"c\": \"one.st\"}, \"x\": [1]}");
+    put_text("model.safetensors.index.json",
+             "{\"metadata\": {\"total_size\": 8, \"more\": [{\"weight_map\": 1}, null]},"
+             "\"weight_map\": {\"a\": \"one.st\", \"b\": \"two.st\", \"c\": \"one.st\"}, \"x\": [1]}");
     put_shard("one.st", "a c");
     put_shard("two.st", "b");
 }

@@ -71,7 +71,7 @@ static void tiny_primes_and_multipliers(void **state)
     (void)state;
     static const int64_t primes[12] = {67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113};
     static const int64_t offsets[12] = {0, 67, 138, 211, 290, 373, 0, 97, 198, 301, 408, 517};
-    static const uint64_t multipliers[8] = {23730086441920729, 1498728130745697,  11135362029590511, 22911103885709453,
+    static const uint64_t multipliers[8] = {23730086441920729, 1498728130745697, 11135362029590511, 22911103885709453,
                                             25472904954249001, 1560015272343281, 22807712826656497, 5869610250689587};
     struct engram_hash h;
     made(&tiny, &h);
@@ -110,9 +110,9 @@ static void primes_agree_with_trial_division(void **state)
             }
         assert_int_equal(prime_from(n), next);
     }
-    assert_true(prime_from((int64_t)1 << 61) == 2305843009213693967);   /* 2^61 + 15 */
+    assert_true(prime_from((int64_t)1 << 61) == 2305843009213693967); /* 2^61 + 15 */
     assert_true(prime_from(2147483647) == 2147483647);
-    assert_true(prime_from(3215031751) == 3215031767);  /* a strong pseudoprime to 2, 3, 5 and 7 */
+    assert_true(prime_from(3215031751) == 3215031767); /* a strong pseudoprime to 2, 3, 5 and 7 */
 }
 
 static void the_generator_gives_numpys_words_and_outputs(void **state)
@@ -183,7 +183,8 @@ static struct json_document *parsed(const char *path)
     size_t size;
     struct json_document *doc;
     qr_error err = {0};
-    if (file_read(path, 1 << 26, &text, &size, &err) != QR_OK || json_parse(text, size, path, true, &doc, &err) != QR_OK)
+    if (file_read(path, 1 << 26, &text, &size, &err) != QR_OK ||
+        json_parse(text, size, path, true, &doc, &err) != QR_OK)
         fail_msg("%s", err.message);
     qr_free(text);
     return doc;
@@ -275,7 +276,8 @@ static void rows_are_gathered_exactly(void **state)
         assert_int_equal(engram_gather_codes(&t, rows, n, codes, scales, &err), QR_OK);
         for (int64_t i = 0; i < n; i++)
             for (int32_t c = 0; c < t.width; c++) {
-                float exact = e4m3_decode(t.codes[rows[i] * t.width + c]) * e8m0_decode(t.scales[rows[i] * blocks + c / 32]);
+                float exact =
+                    e4m3_decode(t.codes[rows[i] * t.width + c]) * e8m0_decode(t.scales[rows[i] * blocks + c / 32]);
                 assert_true(bf16_decode(out[i * t.width + c]) == exact);
                 assert_int_equal(codes[i * t.width + c], t.codes[rows[i] * t.width + c]);
             }

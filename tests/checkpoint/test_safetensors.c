@@ -51,15 +51,17 @@ static void refused(const char *path, const char *words)
         fail_msg("status %d, message \"%s\", wanted \"%s\"", st, err.message, words);
 }
 
-#define T(name, dtype, shape, begin, end)                                                                              \
+#define T(name, dtype, shape, begin, end) \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" #begin "," #end "]}"
 
 static void tensors_are_read_where_they_lie(void **state)
 {
     (void)state;
-    const char *path = container("{\"__metadata__\":{\"format\":\"pt\",\"note\":\"a \\u00e9\"}," T("b", "F32", "[2,1]", 8, 16) ","
-                                 T("a", "I64", "[]", 0, 8) "," T("none", "BF16", "[0,7]", 16, 16) ","
-                                 T("c.d", "F8_E4M3", "[3]", 16, 19) "}  \n", 19);
+    const char *path =
+        container("{\"__metadata__\":{\"format\":\"pt\",\"note\":\"a \\u00e9\"}," T("b", "F32", "[2,1]", 8, 16) "," T(
+                      "a", "I64", "[]", 0, 8) "," T("none", "BF16", "[0,7]", 16, 16) "," T("c.d", "F8_E4M3", "[3]", 16,
+                                                                                           19) "}  \n",
+                  19);
     struct safetensors *f;
     qr_error err = {0};
     if (safetensors_open(path, &f, &err) != QR_OK)
@@ -93,7 +95,8 @@ static void unaligned_tensors_can_be_read_by_element(void **state)
 {
     (void)state;
     for (int pad = 0; pad < 8; pad++) {
-        char header[300] = "{" T("a", "U8", "[1]", 0, 1) "," T("b", "F64", "[1]", 1, 9) "," T("c", "BF16", "[1]", 9, 11) "}";
+        char header[300] =
+            "{" T("a", "U8", "[1]", 0, 1) "," T("b", "F64", "[1]", 1, 9) "," T("c", "BF16", "[1]", 9, 11) "}";
         memset(header + strlen(header), ' ', (size_t)pad);
         struct safetensors *f;
         qr_error err = {0};
@@ -138,7 +141,8 @@ static void files_cut_short_are_refused(void **state)
     refused(path, "at most 100000000");
     scratch_write(path, "\0\0\0\0\0\0\0\0", 8);
     refused(path, "does not begin with {");
-    refused(container("{" T("a", "U8", "[4]", 0, 4) "}", 3), "tensor a ends at data byte 4, the file holds 3 (truncated?)");
+    refused(container("{" T("a", "U8", "[4]", 0, 4) "}", 3),
+            "tensor a ends at data byte 4, the file holds 3 (truncated?)");
 }
 
 static void every_defect_has_its_sentence(void **state)
@@ -222,9 +226,9 @@ static void what_is_written_is_read_back(void **state)
     static const uint16_t half[2] = {0x3F80, 0x4000};
     static const int64_t shapes[][2] = {{3}, {2, 1}, {1, 2}, {0, 5}, {1, 3}};
     const struct tensor_view tensors[] = {
-        {"first", DTYPE_U8, 1, shapes[0], bytes, 3, 0},         {"second \"q\"", DTYPE_F64, 2, shapes[1], wide, 16, 0},
-        {"third", DTYPE_BF16, 2, shapes[2], half, 4, 0},        {"empty", DTYPE_I32, 2, shapes[3], NULL, 0, 0},
-        {"fourth", DTYPE_F4, 2, shapes[4], bytes, 3, 0},        {"scalar", DTYPE_BOOL, 0, shapes[0], bytes, 1, 0},
+        {"first", DTYPE_U8, 1, shapes[0], bytes, 3, 0},  {"second \"q\"", DTYPE_F64, 2, shapes[1], wide, 16, 0},
+        {"third", DTYPE_BF16, 2, shapes[2], half, 4, 0}, {"empty", DTYPE_I32, 2, shapes[3], NULL, 0, 0},
+        {"fourth", DTYPE_F4, 2, shapes[4], bytes, 3, 0}, {"scalar", DTYPE_BOOL, 0, shapes[0], bytes, 1, 0},
     };
     static const char *const metadata[][2] = {{"op", "norm"}, {"params", "{\"a\": \"\\n\"}"}};
     const char *path = scratch_path(dir, "w.safetensors");
@@ -302,8 +306,8 @@ static void every_allocation_may_fail(void **state)
         skip();
     char header[6000] = "{\"__metadata__\":{\"k\":\"v\"}";
     for (int i = 0; i < 70; i++)
-        sprintf(header + strlen(header), ",\"t%d\":{\"dtype\":\"I16\",\"shape\":[1],\"data_offsets\":[%d,%d]}", i, 138 - 2 * i,
-                140 - 2 * i);
+        sprintf(header + strlen(header), ",\"t%d\":{\"dtype\":\"I16\",\"shape\":[1],\"data_offsets\":[%d,%d]}", i,
+                138 - 2 * i, 140 - 2 * i);
     strcat(header, "}");
     const char *path = container(header, 140), *out = scratch_path(dir, "out.safetensors");
     int64_t live = alloc_live();

@@ -19,8 +19,8 @@ static void scales_of_the_table(void **state)
         float a;
         int q8, q4_e8m0;
         uint8_t q4_e4m3;
-    } rows[] = {{0, -22, -126, 0x01},  {1, -8, -2, 0x23},  {2, -7, -1, 0x2B},  {3.5f, -7, 0, 0x31},
-                {4, -6, 0, 0x33},      {446, 0, 7, 0x69},  {448, 0, 7, 0x69},  {450, 1, 7, 0x69}};
+    } rows[] = {{0, -22, -126, 0x01}, {1, -8, -2, 0x23}, {2, -7, -1, 0x2B}, {3.5f, -7, 0, 0x31},
+                {4, -6, 0, 0x33},     {446, 0, 7, 0x69}, {448, 0, 7, 0x69}, {450, 1, 7, 0x69}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         assert_int_equal(q8_scale(rows[i].a) - 127, rows[i].q8);
         assert_int_equal(q4_e8m0_scale(rows[i].a) - 127, rows[i].q4_e8m0);
@@ -278,9 +278,9 @@ static void golden_quantizers_match(void **state)
     golden_close(g);
 }
 
-/* The cache rows of a golden: codes and scales give its bf16 rows, and rounding such a row again changes nothing (but for
- * Q4-E4M3, which is not idempotent everywhere). Codes need not come back: a block whose largest value was rounded down to
- * a power of two takes half the scale the second time. Returns how many arrays there were. */
+/* The cache rows of a golden: codes and scales give its bf16 rows, and rounding such a row again changes nothing (but
+ * for Q4-E4M3, which is not idempotent everywhere). Codes need not come back: a block whose largest value was rounded
+ * down to a power of two takes half the scale the second time. Returns how many arrays there were. */
 static int check_rows(const char *path)
 {
     enum { LARGEST = 1 << 17 };
@@ -298,7 +298,8 @@ static int check_rows(const char *path)
             continue;
         arrays++;
         const uint16_t *want = golden_bf16(g, rows, &n);
-        const uint8_t *want_codes = golden_bytes(g, rows_codes, NULL), *want_scales = golden_bytes(g, rows_scales, NULL);
+        const uint8_t *want_codes = golden_bytes(g, rows_codes, NULL),
+                      *want_scales = golden_bytes(g, rows_scales, NULL);
         assert_true(n <= LARGEST);
         if (i % 3 == 0) {
             q8_dequantize(want_codes, want_scales, n, 32, back);
