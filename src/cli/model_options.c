@@ -21,6 +21,38 @@ struct qr_log model_options_log(const struct model_options *m)
     return log;
 }
 
+static void print_line(void *user, qr_log_severity severity, const char *line)
+{
+    static const char *const names[] = {"error", "warn", "info", "debug"};
+    (void)user;
+    fprintf(stderr, "quire: %s: %s\n", (unsigned)severity < 4 ? names[severity] : "log", line);
+}
+
+qr_model_options model_options_model(const struct model_options *m)
+{
+    qr_model_options o = QR_MODEL_OPTIONS;
+    o.device = m->device;
+    o.profile = m->profile;
+    o.prompt_profile = m->prompt_profile;
+    o.threads = m->threads;
+    o.log = print_line;
+    o.log_level = (qr_log_severity)model_options_log(m).level;
+    return o;
+}
+
+qr_engine_options model_options_engine(const struct model_options *m)
+{
+    qr_engine_options o = QR_ENGINE_OPTIONS;
+    o.max_model_len = m->max_model_len;
+    o.max_num_seqs = m->max_num_seqs;
+    o.max_num_batched_tokens = m->max_num_batched_tokens;
+    o.kv_ram_bytes = m->kv_ram_bytes;
+    o.block_size = m->block_size;
+    o.kv_cache_dtype = m->kv_cache_dtype;
+    o.index_cache_dtype = m->index_cache_dtype;
+    return o;
+}
+
 int report_failure(const char *command, const qr_error *err)
 {
     fflush(stdout);

@@ -15,6 +15,11 @@ struct model_options {
     int threads;       /* 0: every core */
     int max_model_len; /* 0: what fits */
     bool quiet;
+
+    /* the pools and the step (runtime.md 12.1); 0 or NULL: the default */
+    int block_size, max_num_seqs, max_num_batched_tokens;
+    uint64_t kv_ram_bytes;
+    const char *kv_cache_dtype, *index_cache_dtype;
 };
 
 #define MODEL_OPTIONS_DEFAULT                                          \
@@ -39,7 +44,26 @@ struct model_options {
     {.name = "log-level", .kind = OPTION_CHOICE, .target = &(m).log_level, .value = "error|warn|info|debug",           \
      .help = "what is said on standard error; default: warn"},                                                         \
     {.name = "quiet", .kind = OPTION_FLAG, .target = &(m).quiet, .help = "no progress, statistics or warnings"}
+
+/* Rows for commands that run requests. */
+#define ENGINE_OPTIONS(m)                                                                                              \
+    {.name = "max-num-seqs", .kind = OPTION_INT, .target = &(m).max_num_seqs, .value = "N",                            \
+     .help = "requests running at once; default 1", .least = 1, .most = 65536},                                        \
+    {.name = "max-num-batched-tokens", .kind = OPTION_INT, .target = &(m).max_num_batched_tokens, .value = "N",        \
+     .help = "rows of a step; default 2048", .least = 1, .most = 1 << 20},                                             \
+    {.name = "kv-ram-bytes", .kind = OPTION_UINT64, .target = &(m).kv_ram_bytes, .value = "N",                         \
+     .help = "bytes of the cache pools; default: half of the memory available"},                                       \
+    {.name = "block-size", .kind = OPTION_INT, .target = &(m).block_size, .value = "N",                                \
+     .help = "tokens of a page; default 128", .least = 1, .most = 65536},                                              \
+    {.name = "kv-cache-dtype", .kind = OPTION_CHOICE, .target = &(m).kv_cache_dtype, .value = "bf16|fp4",              \
+     .help = "container of main and window rows; changes no bit"},                                                     \
+    {.name = "index-cache-dtype", .kind = OPTION_CHOICE, .target = &(m).index_cache_dtype, .value = "fp4|fp8|int8",    \
+     .help = "container of index keys"}
 /* clang-format on */
+
+/* The same as the library wants them. `m` must outlive both. */
+qr_model_options model_options_model(const struct model_options *m);
+qr_engine_options model_options_engine(const struct model_options *m);
 
 /* A log that writes to standard error what the options ask for; errors only when quiet. */
 struct qr_log model_options_log(const struct model_options *m);

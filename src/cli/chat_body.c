@@ -1,0 +1,92 @@
+#include "cli/chat_body.h"
+
+#include <string.h>
+
+#include "base/status.h"
+
+static void write_turn(struct json_writer *w, const struct chat_turn *turn)
+{
+    json_w_object(w);
+    json_w_key(w, "role");
+    json_w_string(w, turn->role);
+    json_w_key(w, "content");
+    json_w_string(w, turn->text);
+    if (turn->reasoning) {
+        json_w_key(w, "reasoning_content");
+        json_w_string(w, turn->reasoning);
+    }
+    json_w_end_object(w);
+}
+
+/* --think off, or an effort. */
+static void write_think(struct json_writer *w, const char *think)
+{
+    const bool off = strcmp(think, "off") == 0;
+    json_w_key(w, "thinking");
+    json_w_object(w);
+    json_w_key(w, "type");
+    json_w_string(w, off ? "disabled" : "enabled");
+    json_w_end_object(w);
+    if (!off) {
+        json_w_key(w, "reasoning_effort");
+        json_w_string(w, think);
+    }
+}
+
+/* JSON text from a file goes in as a value of its own, so that a broken one cannot break the rest. */
+static qr_status write_text(struct json_writer *w, const char *key, const char *json, qr_error *err)
+{
+    struct json_document *doc;
+    qr_status st = json_parse(json, strlen(json), key, false, &doc, err);
+    if (st != QR_OK)
+        return st;
+    json_w_key(w, key);
+    json_w_value(w, json_root(doc));
+    json_close(doc);
+    return QR_OK;
+}
+
+static qr_status write_schema(struct json_writer *w, const char *schema, qr_error *err)
+{
+    json_w_key(w, "response_format");
+    json_w_object(w);
+    json_w_key(w, "type");
+    json_w_string(w, "json_schema");
+    json_w_key(w, "json_schema");
+    json_w_object(w);
+    json_w_key(w, "name");
+    json_w_string(w, "answer");
+    qr_status st = write_text(w, "schema", schema, err);
+    json_w_end_object(w);
+    json_w_end_object(w);
+    return st;
+}
+
+qr_status chat_body_render(const qr_model *model, const struct chat_body *body, qr_prompt *out, qr_error *err)
+{
+    const char *text;
+    size_t length;
+    qr_status st = QR_OK;
+    struct json_writer *w = json_writer_open(false);
+    if (!w)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for the request");
+    json_w_object(w);
+    json_w_key(w, "messages");
+    json_w_array(w);
+    for (size_t i = 0; i < body->turn_count; i++)
+        write_turn(w, &body->turns[i]);
+    json_w_end_array(w);
+    if (body->think)
+        write_think(w, body->think);
+    if (body->tools)
+        st = write_text(w, "tools", body->tools, err);
+    if (st == QR_OK && body->schema)
+        st = write_schema(w, body->schema, err);
+    json_w_end_object(w);
+    if (st == QR_OK)
+        st = json_finish(w, &text, &length, err);
+    if (st == QR_OK)
+        st = qr_render_chat(model, text, length, out, err);
+    json_writer_close(w);
+    return st;
+}

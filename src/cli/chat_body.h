@@ -1,0 +1,25 @@
+/* chat_body.h: a conversation as the JSON body that qr_render_chat takes. */
+#ifndef QR_CLI_CHAT_BODY_H
+#define QR_CLI_CHAT_BODY_H
+
+#include "base/json.h"
+#include "quire.h"
+
+struct chat_turn {
+    const char *role;      /* "system", "user", "assistant" */
+    const char *text;
+    const char *reasoning; /* of an assistant, or NULL */
+};
+
+struct chat_body {
+    const struct chat_turn *turns;
+    size_t turn_count;
+    const char *think;     /* "off", "low", "high", "max"; NULL: the model's default */
+    const char *tools;     /* JSON text of a list, or NULL */
+    const char *schema;    /* JSON text of a schema, or NULL */
+};
+
+/* Renders the conversation. */
+qr_status chat_body_render(const qr_model *model, const struct chat_body *body, qr_prompt *out, qr_error *err);
+
+#endif

@@ -1,0 +1,102 @@
+#define _GNU_SOURCE
+#include "cli/loaded.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/status.h"
+
+qr_status loaded_open(const struct model_options *options, struct loaded *out, qr_error *err)
+{
+    const qr_model_options model = model_options_model(options);
+    const qr_engine_options engine = model_options_engine(options);
+    *out = (struct loaded){0};
+    qr_status st = qr_model_open(options->model, &model, &out->model, err);
+    if (st == QR_OK)
+        st = qr_engine_create(out->model, &engine, &out->engine, err);
+    if (st != QR_OK)
+        loaded_close(out);
+    return st;
+}
+
+void loaded_close(struct loaded *l)
+{
+    qr_engine_destroy(l->engine);
+    qr_model_close(l->model);
+    *l = (struct loaded){0};
+}
+
+/* ---- interrupts ---- */
+
+static volatile sig_atomic_t interrupted;
+
+static void note(int signal)
+{
+    (void)signal;
+    if (interrupted)
+        _exit(130);
+    interrupted = 1;
+}
+
+void interrupt_catch(void)
+{
+    struct sigaction action = {.sa_handler = note};
+    sigaction(SIGINT, &action, NULL);
+}
+
+bool interrupt_taken(void)
+{
+    const bool was = interrupted;
+    interrupted = 0;
+    return was;
+}
+
+/* ---- an answer ---- */
+
+qr_status loaded_answer(struct loaded *l, const qr_request *request, void (*show)(void *user, const char *text, size_t length),
+                        void *user, struct answer *out, qr_error *err)
+{
+    qr_handle handle;
+    qr_event event = {0};
+    *out = (struct answer){0};
+    qr_status st = qr_submit(l->engine, request, NULL, NULL, &handle, err);
+    if (st != QR_OK)
+        return st;
+    while (event.finish == QR_FINISH_NONE) {
+        st = qr_poll(l->engine, handle, 100, &event, err);
+        if (interrupt_taken())
+            qr_cancel(l->engine, handle);
+        if (st == QR_BUSY)
+            continue;
+        if (st != QR_OK)
+            return st;
+        buffer_append(&out->text, event.text, event.text ? event.text_length : 0);
+        if (show && event.text_length)
+            show(user, event.text, event.text_length);
+    }
+    out->finish = event.finish;
+    qr_get_usage(l->engine, handle, &out->usage, NULL);
+    if (event.finish == QR_FINISH_ERROR) {
+        if (err)
+            *err = *event.error;
+        st = event.error->status;
+    }
+    qr_release(l->engine, handle);
+    if (st == QR_OK && out->text.failed)
+        st = qr_fail(err, QR_NO_MEMORY, "no memory for the answer");
+    return st;
+}
+
+void print_usage_line(const struct answer *a)
+{
+    const qr_usage *u = &a->usage;
+    const int32_t decoded = u->output_tokens > 1 ? u->output_tokens - 1 : 0;
+    fprintf(stderr, "%d prompt tokens (%d cached) at %.0f/s, %d tokens at %.1f/s, first after %.3f s",
+            u->prompt_tokens, u->cached_tokens,
+            u->seconds_prefill > 0 ? (u->prompt_tokens - u->cached_tokens) / u->seconds_prefill : 0.0, u->output_tokens,
+            u->seconds_decode > 0 ? decoded / u->seconds_decode : 0.0, u->seconds_to_first_token);
+    if (u->draft_steps)
+        fprintf(stderr, ", %.2f tokens a step accepted", 1.0 + (double)u->draft_accepted / u->draft_steps);
+    fprintf(stderr, ", ended by %s\n", qr_finish_name(a->finish));
+}

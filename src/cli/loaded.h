@@ -1,0 +1,39 @@
+/* loaded.h: a model with an engine, as every command that generates or scores needs them, and the answer of one request
+ * streamed to a file. */
+#ifndef QR_CLI_LOADED_H
+#define QR_CLI_LOADED_H
+
+#include <stdio.h>
+
+#include "base/buffer.h"
+#include "cli/model_options.h"
+
+struct loaded {
+    qr_model *model;
+    qr_engine *engine;
+};
+
+/* Opens both; on failure nothing is left open. */
+qr_status loaded_open(const struct model_options *options, struct loaded *out, qr_error *err);
+void loaded_close(struct loaded *l);
+
+struct answer {
+    qr_usage usage;
+    qr_finish finish;
+    struct buffer text;   /* all of it, raw */
+};
+
+/* Runs a request to its end. Text goes through `show` (may be NULL) as it comes. An interrupt (interrupt_catch) cancels the
+ * request. Free answer->text. */
+qr_status loaded_answer(struct loaded *l, const qr_request *request, void (*show)(void *user, const char *text, size_t length),
+                        void *user, struct answer *out, qr_error *err);
+
+/* From now on an interrupt is noted instead of ending the program; a second one before the note is taken ends it. */
+void interrupt_catch(void);
+/* Whether one came since the last call. */
+bool interrupt_taken(void);
+
+/* One line of figures on standard error. */
+void print_usage_line(const struct answer *a);
+
+#endif

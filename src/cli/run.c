@@ -1,0 +1,191 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "cli/chat_body.h"
+#include "cli/commands.h"
+#include "cli/loaded.h"
+#include "cli/sampling_options.h"
+
+struct run_options {
+    struct model_options model;
+    struct sampling_options sampling;
+    const char *file, *think, *tools, *schema, *image;
+    bool raw;
+};
+
+/* Everything that comes on standard input. */
+static qr_status read_stdin(char **text, size_t *length, qr_error *err)
+{
+    struct buffer all = {0};
+    char piece[65536];
+    size_t n;
+    while ((n = fread(piece, 1, sizeof piece, stdin)) > 0)
+        buffer_append(&all, piece, n);
+    if (ferror(stdin) || !buffer_append(&all, "", 0)) {
+        buffer_free(&all);
+        return qr_fail(err, QR_IO, "standard input: cannot be read");
+    }
+    *text = all.data;
+    *length = all.length;
+    return QR_OK;
+}
+
+static qr_status read_prompt(const struct run_options *o, const char *argument, char **text, size_t *length, qr_error *err)
+{
+    if (o->file && strcmp(o->file, "-") != 0)
+        return file_read(o->file, 1 << 30, text, length, err);
+    if (o->file || !argument || strcmp(argument, "-") == 0)
+        return read_stdin(text, length, err);
+    *length = strlen(argument);
+    *text = qr_strndup(argument, *length);
+    return *text ? QR_OK : qr_fail(err, QR_NO_MEMORY, "no memory for the prompt");
+}
+
+/* Whole files of JSON, or NULL where no name is given. */
+static qr_status read_optional(const char *path, char **text, qr_error *err)
+{
+    size_t size;
+    *text = NULL;
+    return path ? file_read(path, 1 << 26, text, &size, err) : QR_OK;
+}
+
+static qr_status make_prompt(const struct run_options *o, const qr_model *model, const char *text, size_t length,
+                             qr_tokens *out, qr_error *err)
+{
+    char *tools = NULL, *schema = NULL;
+    qr_prompt prompt = {0};
+    if (o->raw)
+        return qr_tokenize(model, text, length, true, out, err);
+    if (strlen(text) != length)
+        return qr_fail(err, QR_BAD_REQUEST, "the prompt holds a NUL character; --raw takes it as it is");
+    const struct chat_turn turn = {.role = "user", .text = text};
+    qr_status st = read_optional(o->tools, &tools, err);
+    if (st == QR_OK)
+        st = read_optional(o->schema, &schema, err);
+    if (st == QR_OK) {
+        const struct chat_body body = {.turns = &turn, .turn_count = 1, .think = o->think, .tools = tools, .schema = schema};
+        st = chat_body_render(model, &body, &prompt, err);
+    }
+    *out = prompt.tokens;
+    prompt.tokens = (qr_tokens){0};
+    qr_prompt_free(&prompt);
+    qr_free(tools);
+    qr_free(schema);
+    return st;
+}
+
+static void show(void *user, const char *text, size_t length)
+{
+    (void)user;
+    fwrite(text, 1, length, stdout);
+    fflush(stdout);
+}
+
+static void print_json(const struct answer *a, uint64_t seed)
+{
+    const char *text;
+    size_t length;
+    struct json_writer *w = json_writer_open(false);
+    if (!w)
+        return;
+    json_w_object(w);
+    json_w_key(w, "text");
+    json_w_string_n(w, a->text.data ? a->text.data : "", a->text.length);
+    json_w_key(w, "finish_reason");
+    json_w_string(w, qr_finish_name(a->finish));
+    json_w_key(w, "prompt_tokens");
+    json_w_int(w, a->usage.prompt_tokens);
+    json_w_key(w, "cached_tokens");
+    json_w_int(w, a->usage.cached_tokens);
+    json_w_key(w, "output_tokens");
+    json_w_int(w, a->usage.output_tokens);
+    json_w_key(w, "seconds_to_first_token");
+    json_w_double(w, a->usage.seconds_to_first_token);
+    json_w_key(w, "seconds");
+    json_w_double(w, a->usage.seconds);
+    json_w_key(w, "seed");
+    json_w_uint(w, seed);
+    json_w_end_object(w);
+    if (json_finish(w, &text, &length, NULL) == QR_OK)
+        printf("%s\n", text);
+    json_writer_close(w);
+}
+
+static qr_status run(const struct run_options *o, bool json, const char *argument, qr_error *err)
+{
+    struct loaded l = {0};
+    struct request_text request = {0};
+    struct answer answer = {0};
+    qr_tokens tokens = {0};
+    char *text = NULL;
+    size_t length = 0;
+    uint64_t seed = 0;
+    qr_status st = read_prompt(o, argument, &text, &length, err);
+    if (st == QR_OK)
+        st = loaded_open(&o->model, &l, err);
+    if (st == QR_OK)
+        st = make_prompt(o, l.model, text, length, &tokens, err);
+    if (st == QR_OK)
+        st = request_from_options(l.model, &o->sampling, &tokens, &request, &seed, err);
+    if (st == QR_OK) {
+        interrupt_catch();
+        if (!o->model.quiet && request.sampling.temperature > 0 && !o->sampling.has_seed)
+            fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
+        st = loaded_answer(&l, &request.request, json ? NULL : show, NULL, &answer, err);
+    }
+    if (!json && answer.text.length)
+        putchar('\n');
+    if (st == QR_OK && json)
+        print_json(&answer, seed);
+    if (st == QR_OK && !o->model.quiet) {
+        fflush(stdout);
+        print_usage_line(&answer);
+    }
+    buffer_free(&answer.text);
+    request_text_free(&request);
+    qr_tokens_free(&tokens);
+    loaded_close(&l);
+    qr_free(text);
+    return st;
+}
+
+int command_run(int argc, char **argv)
+{
+    struct run_options o = {.model = MODEL_OPTIONS_DEFAULT, .sampling = SAMPLING_OPTIONS_DEFAULT};
+    bool json = false;
+    qr_error err = {0};
+    int status;
+    const struct option options[] = {
+        MODEL_OPTIONS(o.model),
+        ENGINE_OPTIONS(o.model),
+        SAMPLING_OPTIONS(o.sampling),
+        {.name = "file", .letter = 'f', .kind = OPTION_STRING, .target = &o.file, .value = "FILE",
+         .help = "the prompt's file; - for standard input"},
+        {.name = "raw", .kind = OPTION_FLAG, .target = &o.raw, .help = "the prompt as it is, added tokens recognised"},
+        {.name = "think", .kind = OPTION_CHOICE, .target = &o.think, .value = "off|low|high|max",
+         .help = "think before the answer, and how hard"},
+        {.name = "tools", .kind = OPTION_STRING, .target = &o.tools, .value = "FILE", .help = "JSON list of tools"},
+        {.name = "json-schema", .kind = OPTION_STRING, .target = &o.schema, .value = "FILE",
+         .help = "ask for an answer by this schema"},
+        {.name = "image", .kind = OPTION_STRING, .target = &o.image, .value = "FILE", .help = "a picture for the prompt"},
+        {.name = "json", .kind = OPTION_FLAG, .target = &json, .help = "one JSON object on standard output"},
+        {0}};
+    struct command_line line = {.command = "run", .synopsis = "--model DIR [PROMPT | --file FILE | -]",
+                                .about = "Renders a one-turn chat and streams the answer.", .options = options, .most = 1};
+    if (!options_parse(&line, argc, argv, &status))
+        return status;
+    if (!o.model.model)
+        status = options_wrong(&line, "--model DIR is missing");
+    else if (o.image) {
+        status = 3;
+        fprintf(stderr, "quire run: E12: images are not built\n");
+    } else {
+        qr_status st = run(&o, json, line.argument_count ? line.arguments[0] : NULL, &err);
+        status = st == QR_OK ? 0 : report_failure("run", &err);
+    }
+    options_free(options);
+    return status;
+}
