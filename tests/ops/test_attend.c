@@ -378,8 +378,8 @@ static void a_list_of_every_row_is_the_range(void **state)
     scene_whole(&s, whole);
     for (int p = 0; p < TOTAL; p++) {
         count[p] = (p + 1) / 2;
-        for (int j = 0; j < 32; j++) /* beyond its count: not visible, or -1 */
-            ids[p * 32 + j] = j < count[p] ? j : j % 2 ? -1 : TOTAL;
+        for (int j = 0; j < 32; j++) /* beyond its count: the next row, not visible yet, or -1 */
+            ids[p * 32 + j] = j < count[p] ? j : j % 2 ? -1 : count[p];
         more[p] = 32;
     }
     struct op_attend op = {.rows = first_rows(TOTAL), .step = &s.r.step, .ratio = 2, .q = s.q, .fresh = s.keys,

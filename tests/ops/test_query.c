@@ -216,6 +216,65 @@ static void the_query_norm_chain_rounds_at_every_step(void **state)
     ops_close(&o);
 }
 
+/* The same by its formula, where each of the four roundings shows in some of many heads. */
+static void every_rounding_of_the_query_norm_chain_shows(void **state)
+{
+    (void)state;
+    enum { HEADS = 64, N = 8 };
+    struct dice d = {8};
+    const float eps = 3e-3f;
+    uint16_t in[HEADS * N], out[HEADS * N];
+    int differs[4] = {0};
+    struct one_request r;
+    struct ops o;
+    ops_open(&o, "reference", 1);
+    one_request_make(&r, 0, 1, 0); /* position 0: the rotation is the identity */
+    dice_bf16(&d, in, HEADS * N, 0.5f);
+    RUN(&o, query, .rows = first_rows(1), .step = &r.step, .heads = HEADS, .head_dim = N, .norm = QUERY_NORM_BF16,
+        .eps = eps, .rope = test_rope(2), .in = bf16_rows(in, HEADS * N), .out = bf16_rows(out, HEADS * N));
+    for (int h = 0; h < HEADS; h++)
+        for (int skip = -1; skip < 4; skip++) { /* -1: the chain; 0 to 3: without that rounding */
+            double sum = 0;
+            for (int c = 0; c < N; c++) {
+                float q = bf16_decode(in[h * N + c]), u = q * q;
+                sum += skip == 0 ? u : bf16_round(u);
+            }
+            float mu = skip == 1 ? (float)(sum / N) : bf16_round((float)(sum / N));
+            float a = skip == 2 ? mu + eps : bf16_round(mu + eps), nu = 1.0f / sqrtf(a);
+            nu = skip == 3 ? nu : bf16_round(nu);
+            for (int c = 0; c < N; c++) {
+                uint16_t q = bf16_encode(bf16_decode(in[h * N + c]) * nu);
+                if (skip < 0)
+                    assert_int_equal(out[h * N + c], q);
+                else
+                    differs[skip] += out[h * N + c] != q;
+            }
+        }
+    for (int i = 0; i < 4; i++)
+        assert_true(differs[i] > 0);
+    one_request_free(&r);
+    ops_close(&o);
+}
+
+/* Norm, rounded, rotation, rounded (v41-model.md 5.2, v4-model.md 5.2 step 5). */
+static void window_key_before_its_grid(const uint16_t *in, const uint16_t *norm, int n, float eps,
+                                       const struct rope_spec *rope, int position, uint16_t *out)
+{
+    double sum = 0;
+    for (int c = 0; c < n; c++)
+        sum += (double)bf16_decode(in[c]) * bf16_decode(in[c]);
+    float inverse = 1.0f / sqrtf((float)(sum / n) + eps);
+    for (int c = 0; c < n; c++)
+        out[c] = bf16_encode(bf16_decode(norm[c]) * (bf16_decode(in[c]) * inverse));
+    for (int i = 0; i < rope->dim / 2; i++) {
+        uint16_t *pair = out + n - rope->dim + 2 * i;
+        float angle = (float)position * rope->frequencies[i];
+        float co = (float)cos((double)angle), si = (float)sin((double)angle), a = bf16_decode(pair[0]), b = bf16_decode(pair[1]);
+        pair[0] = bf16_encode(a * co - b * si);
+        pair[1] = bf16_encode(a * si + b * co);
+    }
+}
+
 /* v41-model.md 5.2: the whole chain by hand, and codes that give exactly the values. */
 static void a_v41_window_key_and_its_codes_agree(void **state)
 {
@@ -234,23 +293,9 @@ static void a_v41_window_key_and_its_codes_agree(void **state)
     RUN(&o, window_key, .rows = first_rows(ROWS), .step = &r.step, .in = bf16_rows(in, N), .norm = norm, .eps = 1e-20f,
         .rope = rope, .grid = GRID_FP8_ALL, .out = key, .packed = packed);
     for (int row = 0; row < ROWS; row++) {
-        float x[N];
         uint16_t want[N];
         uint8_t codes[N], scales[2];
-        double sum = 0;
-        for (int c = 0; c < N; c++)
-            sum += (double)bf16_decode(in[row * N + c]) * bf16_decode(in[row * N + c]);
-        float inverse = 1.0f / sqrtf((float)(sum / N) + 1e-20f);
-        for (int c = 0; c < N; c++)
-            x[c] = bf16_round(bf16_decode(norm[c]) * (bf16_decode(in[row * N + c]) * inverse));
-        for (int i = 0; i < 8; i++) {
-            float angle = (float)(100 + row) * rope.frequencies[i];
-            float co = (float)cos((double)angle), si = (float)sin((double)angle), a = x[48 + 2 * i], b = x[49 + 2 * i];
-            x[48 + 2 * i] = a * co - b * si;
-            x[49 + 2 * i] = a * si + b * co;
-        }
-        for (int c = 0; c < N; c++)
-            want[c] = bf16_encode(x[c]);
+        window_key_before_its_grid(in + row * N, norm, N, 1e-20f, &rope, 100 + row, want);
         q8_quantize(want, N, 32, codes, scales);
         assert_memory_equal((uint8_t *)packed.codes + row * N, codes, N);
         assert_memory_equal((uint8_t *)packed.scales + row * 2, scales, 2);
@@ -268,7 +313,7 @@ static void a_v4_window_key_leaves_its_rotated_channels(void **state)
     (void)state;
     enum { N = 128 };
     struct dice d = {6};
-    uint16_t in[N], norm[N], plain[N], key[N];
+    uint16_t in[N], norm[N], plain[N], key[N], want[N];
     struct rope_spec rope = test_rope(64);
     struct one_request r;
     struct ops o;
@@ -281,6 +326,8 @@ static void a_v4_window_key_leaves_its_rotated_channels(void **state)
         .rope = rope, .grid = GRID_NONE, .out = plain);
     RUN(&o, window_key, .rows = first_rows(1), .step = &r.step, .in = bf16_rows(in, N), .norm = norm, .eps = 1e-6f,
         .rope = rope, .grid = GRID_FP8_NOPE, .out = key);
+    window_key_before_its_grid(in, norm, N, 1e-6f, &rope, 9, want);
+    assert_memory_equal(plain, want, sizeof want);
     assert_memory_equal(key + 64, plain + 64, 64 * 2);
     for (int c = 0; c < 64; c++)
         moved += key[c] != plain[c];
@@ -299,6 +346,7 @@ int main(void)
         cmocka_unit_test(rotations_equal_the_golden_forth_and_back),
         cmocka_unit_test(the_angle_is_rounded_to_f32_before_its_cosine),
         cmocka_unit_test(the_query_norm_chain_rounds_at_every_step),
+        cmocka_unit_test(every_rounding_of_the_query_norm_chain_shows),
         cmocka_unit_test(a_v41_window_key_and_its_codes_agree),
         cmocka_unit_test(a_v4_window_key_leaves_its_rotated_channels),
     };
