@@ -64,8 +64,9 @@ static void read_topology(struct config_reader *r, struct qr_config *c)
     config_int(r, "num_nextn_predict_layers", "n_mtp_layers", 0, QR_MAX_LAYERS - layers, &c->num_draft_layers);
     if (config_ints(r, "compress_ratios", NULL, 0, 2, QR_MAX_LAYERS, c->compress_ratios, &n) &&
         n != layers + c->num_draft_layers)
-        config_problem(r, NULL, "compress_ratios has %d entries, wanted num_hidden_layers %d plus "
-                                "num_nextn_predict_layers %d",
+        config_problem(r, NULL,
+                       "compress_ratios has %d entries, wanted num_hidden_layers %d plus "
+                       "num_nextn_predict_layers %d",
                        (int)n, (int)layers, (int)c->num_draft_layers);
     config_ints(r, "kv_source_layer_ids", "kv_source_layers", 0, last, QR_MAX_LAYERS, c->kv_source_layers,
                 &c->n_kv_sources);
@@ -234,8 +235,7 @@ static void read_vision(struct config_reader *r, struct qr_config *c)
     if (config_find(&v, "max_wh_ratio", NULL))
         config_double(&v, "max_wh_ratio", NULL, 1, 1e9, &c->vision.max_wh_ratio);
     if (c->vision.num_attention_heads > 0 && c->vision.hidden_size % (4 * c->vision.num_attention_heads))
-        config_problem(&v, NULL,
-                       "vision_config.hidden_size is %d, wanted a multiple of 4 * num_attention_heads %d",
+        config_problem(&v, NULL, "vision_config.hidden_size is %d, wanted a multiple of 4 * num_attention_heads %d",
                        (int)c->vision.hidden_size, (int)c->vision.num_attention_heads);
     if (c->image_token_id < 0)
         config_problem(&v, NULL, "vision_config is given without image_token_id");

@@ -1,5 +1,5 @@
-/* parser.h: what a model samples, id by id, becomes reasoning, content and tool calls (protocol.md 3). Control tokens are
- * recognised by id alone: text that spells one is text. The result does not depend on how the ids arrive. */
+/* parser.h: what a model samples, id by id, becomes reasoning, content and tool calls (protocol.md 3). Control tokens
+ * are recognised by id alone: text that spells one is text. The result does not depend on how the ids arrive. */
 #ifndef QR_TEXT_PARSER_H
 #define QR_TEXT_PARSER_H
 
@@ -11,10 +11,12 @@ struct parser_options {
     const struct tokenizer *tok;
     const struct tool_list *tools; /* NULL or empty: DSML ids are text. Must outlive the parser */
     enum chat_section start;
-    bool continued;  /* a non-empty prefix of `start` is in the prompt (2.9) */
-    bool ignore_eos; /* the end token is swallowed */
+    bool continued;     /* a non-empty prefix of `start` is in the prompt (2.9) */
+    bool ignore_eos;    /* the end token is swallowed */
     bool lenient_tools; /* calls of tools that are not declared are let through */
     bool single_call;   /* the first whole call is the end (parallel_tool_calls: false) */
+    bool
+        recovery; /* misspelled tags are tags: `|DSML|` in ASCII, calls without a block, a bare `<invoke name=` (3.5) */
     const struct stop_string *stops;
     size_t stop_count;
     bool include_stop;
@@ -29,16 +31,17 @@ enum parser_finish { FINISH_NONE, FINISH_STOP, FINISH_TOOL_CALLS, FINISH_LENGTH 
  * request, or no more room. */
 enum parser_end { END_EOS, END_STOP_ID, END_LENGTH };
 
-/* Of the last id pushed, for logprobs: text of which section? Control tokens, calls and what is discarded are hidden. */
+/* Of the last id pushed, for logprobs: text of which section? Control tokens, calls and what is discarded are hidden.
+ */
 enum parser_place { PLACE_HIDDEN, PLACE_REASONING, PLACE_CONTENT };
 
 struct parser_counts {
     int64_t ids, reasoning_ids;
-    int64_t calls;           /* whole ones */
-    int64_t refused_calls;   /* whose text became content, or that were dropped after another was accepted */
-    int64_t cut_calls;       /* cut off by the end */
+    int64_t calls;         /* whole ones */
+    int64_t refused_calls; /* whose text became content, or that were dropped after another was accepted */
+    int64_t cut_calls;     /* cut off by the end */
     int64_t repeated_keys;
-    int64_t discarded_ids;   /* behind a finished block */
+    int64_t discarded_ids; /* behind a finished block */
 };
 
 /* The texts of stop strings must outlive the parser. QR_BAD_ARGUMENT for an empty one. */

@@ -190,7 +190,8 @@ static bool declares_all(const struct tool *tool, const struct json *object)
     return true;
 }
 
-/* Appends `text` to `out` when it is an object whose keys the tool declares; `string_too`: or a string that holds one. */
+/* Appends `text` to `out` when it is an object whose keys the tool declares; `string_too`: or a string that holds one.
+ */
 static bool append_arguments(const struct tool *tool, const char *text, size_t length, bool string_too,
                              struct buffer *out)
 {
@@ -215,8 +216,7 @@ static bool append_arguments(const struct tool *tool, const char *text, size_t l
 static bool say_unwrapped(struct call *c, struct deltas *out)
 {
     buffer_clear(&c->scratch);
-    if (!c->value.length ||
-        !append_arguments(c->tool, c->value.data, c->value.length, c->holds_json, &c->scratch))
+    if (!c->value.length || !append_arguments(c->tool, c->value.data, c->value.length, c->holds_json, &c->scratch))
         return false;
     say(c, DELTA_ARGUMENTS, c->scratch.data, c->scratch.length, out);
     return true;

@@ -1,5 +1,5 @@
-/* parser_call.h: one call of the model: its parameters, one after the other or as a JSON body, become the text of a JSON
- * object, piece by piece (protocol.md 3.4). */
+/* parser_call.h: one call of the model: its parameters, one after the other or as a JSON body, become the text of a
+ * JSON object, piece by piece (protocol.md 3.4). */
 #ifndef QR_TEXT_PARSER_CALL_H
 #define QR_TEXT_PARSER_CALL_H
 
@@ -19,9 +19,9 @@ struct call {
     uint32_t index;          /* of its deltas */
     struct buffer name;
     bool lost;
-    bool started;     /* its DELTA_CALL was sent */
-    bool opened;      /* the brace of its arguments was sent */
-    size_t parameters; /* begun, repeated keys included */
+    bool started;          /* its DELTA_CALL was sent */
+    bool opened;           /* the brace of its arguments was sent */
+    size_t parameters;     /* begun, repeated keys included */
     struct call_key *keys; /* the different ones */
     size_t key_count, key_capacity;
     struct buffer key_text;
@@ -37,7 +37,8 @@ void call_begin(struct call *c, const struct tool *tool, uint32_t index, bool lo
 void call_free(struct call *c);
 
 /* A parameter begins; the first starts the call. A key that came before is swallowed with its value. */
-void call_parameter(struct call *c, const char *key, size_t length, enum string_attribute attribute, struct deltas *out);
+void call_parameter(struct call *c, const char *key, size_t length, enum string_attribute attribute,
+                    struct deltas *out);
 void call_value(struct call *c, const char *text, size_t length, struct deltas *out);
 void call_value_end(struct call *c, struct deltas *out);
 

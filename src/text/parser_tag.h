@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 enum tag_match {
-    MATCH_NONE,      /* can no longer become one */
+    MATCH_NONE,    /* can no longer become one */
     MATCH_PARTIAL, /* may still become one */
     MATCH_BLOCK,   /* "calls>", "tool_calls>" */
     MATCH_CALL,    /* "invoke>", or the start of a call's opener: `invoke name="` */

@@ -19,10 +19,10 @@ struct stop_automaton;
 struct stop_filter {
     struct stop_automaton *automata; /* one for each string */
     size_t count;
-    bool keep;           /* a match is part of the text, not cut from it */
-    bool matched;        /* a string was found; nothing passes any more */
-    size_t match;        /* which */
-    struct buffer held;  /* the longest end of the text that begins a stop string */
+    bool keep;          /* a match is part of the text, not cut from it */
+    bool matched;       /* a string was found; nothing passes any more */
+    size_t match;       /* which */
+    struct buffer held; /* the longest end of the text that begins a stop string */
 };
 
 /* QR_BAD_ARGUMENT for an empty string. */
@@ -30,9 +30,9 @@ qr_status stop_filter_open(struct stop_filter *f, const struct stop_string *stri
                            qr_error *err);
 void stop_filter_free(struct stop_filter *f);
 
-/* Takes `length` bytes and appends to `out` what may be shown of them and of what was held: the text up to the match that
- * ends first, of those the longest. While not `armed` a whole string counts as text. Held text is never cut inside a
- * character when the bytes come in whole ones. */
+/* Takes `length` bytes and appends to `out` what may be shown of them and of what was held: the text up to the match
+ * that ends first, of those the longest. While not `armed` a whole string counts as text. Held text is never cut inside
+ * a character when the bytes come in whole ones. */
 void stop_filter_push(struct stop_filter *f, const char *text, size_t length, bool armed, struct buffer *out);
 
 /* Appends what is held: no match can come any more. */

@@ -74,12 +74,6 @@ static void run(const struct parser_case *c, const struct tok_ids *ids, size_t s
     parser_close(p);
 }
 
-void parser_case_run(const struct parser_case *c, const struct tok_ids *ids, size_t step, struct parsed_answer *answer,
-                     enum parser_finish *finish)
-{
-    run(c, ids, step, 0, answer, finish);
-}
-
 /* ---- comparing ---- */
 
 static const char *data(const struct buffer *b) { return b->data ? b->data : ""; }
@@ -156,7 +150,8 @@ static void check_calls(const struct parser_case *c, const char *cut, const stru
         fail_msg("%s (%s): no call of %s", c->id, cut, json_get(next, "name")->text);
 }
 
-static void check_once(const struct parser_case *c, const struct tok_ids *ids, const char *cut, size_t step, size_t once)
+static void check_once(const struct parser_case *c, const struct tok_ids *ids, const char *cut, size_t step,
+                       size_t once)
 {
     struct parsed_answer answer = {0};
     enum parser_finish finish;
@@ -174,6 +169,6 @@ static void check_once(const struct parser_case *c, const struct tok_ids *ids, c
 void parser_case_check(const struct parser_case *c, const struct tok_ids *ids, const char *cut)
 {
     check_once(c, ids, cut, 1, 0);
-    for (size_t once = 0; once < ids->count; once++)
+    for (size_t once = 0; once < ids->count; once += 1 + ids->count / 256)
         check_once(c, ids, cut, 0, once);
 }

@@ -20,12 +20,8 @@ void parser_case_open(struct parser_case *c, const struct json *line, const stru
 void parser_case_close(struct parser_case *c);
 
 /* Feeds `ids` and compares the sum of the deltas with the line, failing the test when they differ: with the deltas taken
- * after every id, taken once at the end, and taken at every place once. No delta may end inside a character. `cut` names
- * the cutting in messages. */
+ * after every id, taken once at the end, and taken at every place once (at 256 of them when there are more). No delta may
+ * end inside a character. `cut` names the cutting in messages. */
 void parser_case_check(const struct parser_case *c, const struct tok_ids *ids, const char *cut);
-
-/* Feeds `ids`, taking the deltas after every `step` ids, and sums them up. */
-void parser_case_run(const struct parser_case *c, const struct tok_ids *ids, size_t step, struct parsed_answer *answer,
-                     enum parser_finish *finish);
 
 #endif

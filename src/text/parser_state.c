@@ -1,0 +1,96 @@
+#include "text/parser_state.h"
+
+#include <string.h>
+
+void parser_finish_with(struct parser *p, enum parser_finish finish)
+{
+    p->finish = finish;
+    p->state = ENDED;
+}
+
+void parser_flush_stops(struct parser *p)
+{
+    buffer_clear(&p->shown);
+    stop_filter_flush(&p->stops, &p->shown);
+    if (p->shown.length)
+        deltas_add(p->out, DELTA_CONTENT, 0, p->shown.data, p->shown.length);
+}
+
+void parser_emit_content(struct parser *p, const char *text, size_t length)
+{
+    if (length == 0 || p->state == ENDED)
+        return;
+    p->has_content = true;
+    buffer_clear(&p->shown);
+    stop_filter_push(&p->stops, text, length, p->counts.ids >= p->options.min_ids, &p->shown);
+    if (p->shown.length)
+        deltas_add(p->out, DELTA_CONTENT, 0, p->shown.data, p->shown.length);
+    if (p->stops.matched)
+        parser_finish_with(p, FINISH_STOP);
+}
+
+void parser_emit(struct parser *p, const char *text, size_t length)
+{
+    if (p->state != IN_REASONING) {
+        parser_emit_content(p, text, length);
+    } else if (length > 0) {
+        p->has_reasoning = true;
+        deltas_add(p->out, DELTA_REASONING, 0, text, length);
+    }
+}
+
+void parser_emit_string(struct parser *p, const char *text) { parser_emit(p, text, strlen(text)); }
+
+const char *parser_bracket_text(int bracket) { return bracket == 0 ? "" : bracket == 1 ? "<" : "</"; }
+
+const char *parser_symbol_text(int symbol, char byte[2], size_t *length)
+{
+    const char *text = symbol == SYMBOL_DSML ? TOKEN_DSML : symbol == SYMBOL_THINK ? TOKEN_THINK : TOKEN_END_THINK;
+    if (symbol > 255) {
+        *length = strlen(text);
+        return text;
+    }
+    byte[0] = (char)symbol;
+    *length = 1;
+    return byte;
+}
+
+void parser_append_symbol(struct buffer *b, int symbol)
+{
+    char byte[2];
+    size_t length;
+    const char *text = parser_symbol_text(symbol, byte, &length);
+    buffer_append(b, text, length);
+}
+
+bool parser_follow_bracket(struct parser *p, int symbol)
+{
+    int bracket = p->bracket;
+    p->bracket = 0;
+    if (symbol == '<') {
+        p->bracket = 1;
+    } else if (symbol == '/' && bracket == 1) {
+        p->bracket = 2;
+    } else if (symbol == SYMBOL_DSML && bracket > 0) {
+        p->tag = bracket == 1 ? TAG_OPENS : TAG_CLOSES;
+        buffer_clear(&p->tag_text);
+        return true;
+    }
+    return false;
+}
+
+bool parser_add_to_tag(struct parser *p, int symbol)
+{
+    if (symbol > 255)
+        return false;
+    parser_append_symbol(&p->tag_text, symbol);
+    return !p->tag_text.failed;
+}
+
+void parser_drop_last_of_tag(struct parser *p) { p->tag_text.length--; }
+
+void parser_swallow_tag(struct parser *p)
+{
+    p->tag_opened = p->tag == TAG_OPENS;
+    p->tag = TAG_SWALLOWED;
+}
