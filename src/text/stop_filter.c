@@ -43,8 +43,9 @@ qr_status stop_filter_open(struct stop_filter *f, const struct stop_string *stri
         }
         a->fallback = qr_malloc((a->length + 1) * sizeof *a->fallback);
         if (!a->fallback) {
+            qr_fail(err, QR_NO_MEMORY, "no memory for a stop string of %zu bytes", a->length);
             stop_filter_free(f);
-            return qr_fail(err, QR_NO_MEMORY, "no memory for a stop string of %zu bytes", a->length);
+            return QR_NO_MEMORY;
         }
         compute_fallback(a);
     }
