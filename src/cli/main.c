@@ -15,6 +15,7 @@ struct command {
 /* A command gets its line here when it lands. Order: as a newcomer meets them. */
 static const struct command commands[] = {
     {"run", command_run, "answer one prompt"},
+    {"generate", command_generate, "answer every request of a JSON-lines file"},
     {"trace", tool_trace, "a teacher-forced forward, its arrays in a file"},
     {"text", tool_text, "tokenize, detokenize and other JSON-line tools"},
     {"synth", tool_synth, "make an official-format checkpoint with random weights"},

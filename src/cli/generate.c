@@ -1,0 +1,349 @@
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/jsonl.h"
+#include "base/status.h"
+#include "cli/commands.h"
+#include "cli/loaded.h"
+#include "cli/sampling_options.h"
+
+struct generate_options {
+    struct model_options model;
+    struct sampling_options sampling;
+    const char *requests;
+    int concurrency;
+    uint64_t shuffle;
+    bool has_shuffle;
+};
+
+/* One line of the requests' file and what came of it. */
+struct item {
+    struct json_document *doc;
+    struct json_writer *id;     /* the id as JSON text */
+    const char *id_text;
+    size_t id_length;
+    struct request_text request;
+    qr_handle handle;
+    bool submitted, done;
+    qr_tokens tokens;           /* generated */
+    size_t room;
+    struct buffer text;
+    struct buffer logprobs;     /* JSON numbers, when asked for */
+    qr_finish finish;
+    qr_usage usage;
+    qr_error error;
+};
+
+struct work {
+    struct loaded loaded;
+    struct item *items;
+    size_t count, capacity;
+};
+
+/* ---- reading ---- */
+
+static qr_status read_items(struct work *w, const char *path, qr_error *err)
+{
+    struct jsonl_reader reader;
+    qr_status st = QR_OK;
+    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
+    if (!file)
+        return qr_fail(err, QR_BAD_FILE, "%s: cannot open", path);
+    jsonl_open(&reader, file, path);
+    for (;;) {
+        struct json_document *doc = NULL;
+        qr_error line_error = {0};
+        st = jsonl_next(&reader, &doc, &line_error);
+        if (st == QR_OK && !doc)
+            break;
+        if (st != QR_OK && st != QR_BAD_REQUEST) {
+            if (err)
+                *err = line_error;
+            break;
+        }
+        if (!array_grow(&w->items, &w->capacity, w->count, sizeof *w->items)) {
+            json_close(doc);
+            st = qr_fail(err, QR_NO_MEMORY, "%s: no memory for request %zu", path, w->count + 1);
+            break;
+        }
+        w->items[w->count++] = (struct item){.doc = doc, .error = line_error};
+    }
+    jsonl_close(&reader);
+    if (file != stdin)
+        fclose(file);
+    return st;
+}
+
+/* The id as it is written back: the member's own JSON text. */
+static qr_status note_id(struct item *item, size_t number, qr_error *err)
+{
+    item->id = json_writer_open(false);
+    if (!item->id)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for an id");
+    const struct json *id = item->doc ? json_get(json_root(item->doc), "id") : NULL;
+    if (id)
+        json_w_value(item->id, id);
+    else
+        json_w_uint(item->id, number);
+    return json_finish(item->id, &item->id_text, &item->id_length, err);
+}
+
+static void shuffle(size_t *order, size_t n, uint64_t seed)
+{
+    for (size_t i = 0; i < n; i++)
+        order[i] = i;
+    for (size_t i = n; i > 1; i--) {
+        seed += 0x9E3779B97F4A7C15u; /* splitmix64 */
+        uint64_t z = (seed ^ seed >> 30) * 0xBF58476D1CE4E5B9u;
+        z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+        const size_t j = (size_t)((z ^ z >> 31) % i), kept = order[i - 1];
+        order[i - 1] = order[j];
+        order[j] = kept;
+    }
+}
+
+/* ---- running ---- */
+
+static qr_status submit(struct work *w, struct item *item, const struct sampling_options *defaults)
+{
+    qr_status st = request_from_json(w->loaded.model, json_root(item->doc), defaults, &item->request, &item->error);
+    const struct json *logprobs = json_get(json_root(item->doc), "logprobs");
+    int64_t top;
+    bool wanted;
+    if (json_bool(logprobs, &wanted) && wanted)
+        item->request.request.logprobs = 0;
+    else if (json_int64(logprobs, &top) && top >= 0 && top <= 20)
+        item->request.request.logprobs = (int32_t)top;
+    if (st == QR_OK)
+        st = qr_submit(w->loaded.engine, &item->request.request, NULL, NULL, &item->handle, &item->error);
+    item->submitted = st == QR_OK;
+    item->done = st != QR_OK;
+    return st;
+}
+
+static bool keep_event(struct item *item, const qr_event *event)
+{
+    if (event->token >= 0) {
+        if (!array_grow(&item->tokens.data, &item->room, item->tokens.count, sizeof *item->tokens.data))
+            return false;
+        item->tokens.data[item->tokens.count++] = event->token;
+        if (event->logprob.rank > 0)
+            buffer_printf(&item->logprobs, "%s%.9g", item->logprobs.length ? "," : "", (double)event->logprob.logprob);
+    }
+    return buffer_append(&item->text, event->text, event->text ? event->text_length : 0);
+}
+
+/* Takes what has come for a request, waiting a little; true when it has ended. */
+static bool drain(struct work *w, struct item *item, int timeout_ms)
+{
+    qr_event event;
+    qr_error err = {0};
+    while (qr_poll(w->loaded.engine, item->handle, timeout_ms, &event, &err) == QR_OK) {
+        timeout_ms = 0;
+        if (!keep_event(item, &event)) {
+            qr_fail(&item->error, QR_NO_MEMORY, "no memory for the answer");
+            qr_release(w->loaded.engine, item->handle);
+            return true;
+        }
+        if (event.finish == QR_FINISH_NONE)
+            continue;
+        item->finish = event.finish;
+        if (event.error)
+            item->error = *event.error;
+        qr_get_usage(w->loaded.engine, item->handle, &item->usage, NULL);
+        qr_release(w->loaded.engine, item->handle);
+        return true;
+    }
+    return err.status != QR_BUSY;
+}
+
+static void run_items(struct work *w, const struct generate_options *o, const size_t *order)
+{
+    size_t next = 0, running = 0, first = 0;
+    while (first < w->count) {
+        while (next < w->count && running < (size_t)o->concurrency) {
+            struct item *item = &w->items[order[next++]];
+            if (!item->doc)
+                item->done = true;
+            else if (submit(w, item, &o->sampling) == QR_OK)
+                running++;
+        }
+        while (first < next && w->items[order[first]].done)
+            first++;
+        for (size_t i = first; i < next; i++) {
+            struct item *item = &w->items[order[i]];
+            if (item->done || !drain(w, item, i == first ? 50 : 0))
+                continue;
+            item->done = true;
+            running--;
+        }
+        if (!o->model.quiet && isatty(STDERR_FILENO))
+            fprintf(stderr, "\r%zu of %zu", first, w->count);
+    }
+    if (!o->model.quiet && isatty(STDERR_FILENO))
+        fprintf(stderr, "\n");
+}
+
+/* ---- writing ---- */
+
+static void write_item(struct json_writer *w, const struct item *item)
+{
+    json_w_object(w);
+    json_w_key(w, "id");
+    json_w_raw(w, item->id_text, item->id_length);
+    if (item->error.status != QR_OK) {
+        json_w_key(w, "error");
+        json_w_string(w, item->error.message);
+        json_w_end_object(w);
+        return;
+    }
+    json_w_key(w, "tokens");
+    json_w_array(w);
+    for (size_t i = 0; i < item->tokens.count; i++)
+        json_w_int(w, item->tokens.data[i]);
+    json_w_end_array(w);
+    json_w_key(w, "text");
+    json_w_string_n(w, item->text.data ? item->text.data : "", item->text.length);
+    json_w_key(w, "finish_reason");
+    json_w_string(w, qr_finish_name(item->finish));
+    json_w_key(w, "cached_tokens");
+    json_w_int(w, item->usage.cached_tokens);
+    json_w_key(w, "draft");
+    json_w_object(w);
+    json_w_key(w, "steps");
+    json_w_int(w, item->usage.draft_steps);
+    json_w_key(w, "proposed");
+    json_w_int(w, item->usage.draft_proposed);
+    json_w_key(w, "accepted");
+    json_w_int(w, item->usage.draft_accepted);
+    json_w_end_object(w);
+    if (item->logprobs.length) {
+        json_w_key(w, "logprobs");
+        json_w_array(w);
+        json_w_raw(w, item->logprobs.data, item->logprobs.length);
+        json_w_end_array(w);
+    }
+    json_w_end_object(w);
+}
+
+/* Numbers by value, then strings by bytes: "in order of id". */
+static int by_id(const void *a, const void *b)
+{
+    const struct item *x = *(const struct item *const *)a, *y = *(const struct item *const *)b;
+    const bool string_x = x->id_text[0] == '"', string_y = y->id_text[0] == '"';
+    if (string_x != string_y)
+        return string_x - string_y;
+    if (!string_x) {
+        const double n = strtod(x->id_text, NULL), m = strtod(y->id_text, NULL);
+        if (n != m)
+            return (n > m) - (n < m);
+    }
+    const int order = strcmp(x->id_text, y->id_text);
+    return order ? order : (x > y) - (x < y);
+}
+
+static qr_status write_items(const struct work *w, qr_error *err)
+{
+    const char *text;
+    size_t length;
+    qr_status st = QR_OK;
+    struct item **sorted = qr_calloc(w->count + 1, sizeof *sorted);
+    struct json_writer *out = json_writer_open(false);
+    if (!sorted || !out)
+        st = qr_fail(err, QR_NO_MEMORY, "no memory for the answers");
+    for (size_t i = 0; st == QR_OK && i < w->count; i++)
+        sorted[i] = &w->items[i];
+    if (st == QR_OK)
+        qsort(sorted, w->count, sizeof *sorted, by_id);
+    for (size_t i = 0; st == QR_OK && i < w->count; i++) {
+        json_writer_reset(out);
+        write_item(out, sorted[i]);
+        st = json_finish(out, &text, &length, err);
+        if (st == QR_OK && (fwrite(text, 1, length, stdout) != length || putchar('\n') == EOF))
+            st = qr_fail(err, QR_IO, "standard output: cannot be written");
+    }
+    json_writer_close(out);
+    qr_free(sorted);
+    return st;
+}
+
+static void free_work(struct work *w)
+{
+    loaded_close(&w->loaded);
+    for (size_t i = 0; i < w->count; i++) {
+        struct item *item = &w->items[i];
+        request_text_free(&item->request);
+        json_close(item->doc);
+        json_writer_close(item->id);
+        qr_tokens_free(&item->tokens);
+        buffer_free(&item->text);
+        buffer_free(&item->logprobs);
+    }
+    qr_free(w->items);
+}
+
+static qr_status generate_all(const struct generate_options *o, size_t *failed, qr_error *err)
+{
+    struct work w = {0};
+    size_t *order = NULL;
+    qr_status st = read_items(&w, o->requests, err);
+    for (size_t i = 0; st == QR_OK && i < w.count; i++)
+        st = note_id(&w.items[i], i, err);
+    if (st == QR_OK)
+        st = loaded_open(&o->model, &w.loaded, err);
+    order = qr_calloc(w.count + 1, sizeof *order);
+    if (st == QR_OK && !order)
+        st = qr_fail(err, QR_NO_MEMORY, "no memory for %zu requests", w.count);
+    if (st == QR_OK) {
+        for (size_t i = 0; i < w.count; i++)
+            order[i] = i;
+        if (o->has_shuffle)
+            shuffle(order, w.count, o->shuffle);
+        run_items(&w, o, order);
+        st = write_items(&w, err);
+    }
+    for (size_t i = 0; i < w.count; i++)
+        *failed += w.items[i].error.status != QR_OK;
+    qr_free(order);
+    free_work(&w);
+    return st;
+}
+
+int command_generate(int argc, char **argv)
+{
+    struct generate_options o = {.model = MODEL_OPTIONS_DEFAULT, .sampling = SAMPLING_OPTIONS_DEFAULT, .concurrency = 1};
+    qr_error err = {0};
+    size_t failed = 0;
+    int status;
+    const struct option options[] = {
+        MODEL_OPTIONS(o.model),
+        ENGINE_OPTIONS(o.model),
+        SAMPLING_OPTIONS(o.sampling),
+        {.name = "requests", .kind = OPTION_STRING, .target = &o.requests, .value = "FILE",
+         .help = "JSON lines with id, one of tokens, prompt and messages, and sampling members; - for standard input"},
+        {.name = "concurrency", .kind = OPTION_INT, .target = &o.concurrency, .value = "N",
+         .help = "requests handed in at once; default 1", .least = 1, .most = 4096},
+        {.name = "shuffle", .kind = OPTION_UINT64, .target = &o.shuffle, .value = "SEED",
+         .help = "hand the requests in in another order", .given = &o.has_shuffle},
+        {0}};
+    struct command_line line = {.command = "generate", .synopsis = "--model DIR --requests FILE.jsonl",
+                                .about = "Runs every request of a file and writes the answers in order of id. A request that "
+                                         "cannot be done gets {\"id\", \"error\"}.",
+                                .options = options};
+    if (!options_parse(&line, argc, argv, &status))
+        return status;
+    if (!o.model.model || !o.requests) {
+        status = options_wrong(&line, "%s is missing", o.model.model ? "--requests FILE" : "--model DIR");
+    } else {
+        qr_status st = generate_all(&o, &failed, &err);
+        status = st == QR_OK ? failed > 0 : report_failure("generate", &err);
+        if (st == QR_OK && failed)
+            fprintf(stderr, "quire generate: %zu requests failed\n", failed);
+    }
+    options_free(options);
+    return status;
+}
