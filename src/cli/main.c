@@ -16,6 +16,7 @@ struct command {
 static const struct command commands[] = {
     {"run", command_run, "answer one prompt"},
     {"generate", command_generate, "answer every request of a JSON-lines file"},
+    {"eval", command_eval, "negative log likelihood of texts and continuations"},
     {"trace", tool_trace, "a teacher-forced forward, its arrays in a file"},
     {"text", tool_text, "tokenize, detokenize and other JSON-line tools"},
     {"synth", tool_synth, "make an official-format checkpoint with random weights"},
