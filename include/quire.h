@@ -117,7 +117,7 @@ QR_API qr_status qr_inspect(const char *dir, const qr_model_options *model, cons
 
 /* The bytes of a model and an engine. A step allocates nothing beyond them. */
 typedef struct qr_plan_bytes {
-    uint64_t weights;    /* mapped; Engram tables left out */
+    uint64_t weights;    /* mapped, Engram tables left out; and what is held in another form than the file's */
     uint64_t tables;     /* mapped Engram tables */
     uint64_t pages;      /* PAGE pool */
     uint64_t states;     /* STATE pool */

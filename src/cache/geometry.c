@@ -19,6 +19,18 @@ const char *row_format_name(enum row_format format)
     return "?";
 }
 
+bool row_format_parse(const char *name, bool index, enum row_format *out)
+{
+    static const enum row_format main[] = {ROW_BF16, ROW_FP4_E4M3, ROW_FP8_E8M0};
+    static const enum row_format keys[] = {ROW_INDEX_FP4, ROW_INDEX_FP8, ROW_INDEX_INT8};
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(name, row_format_name(index ? keys[i] : main[i]))) {
+            *out = index ? keys[i] : main[i];
+            return true;
+        }
+    return false;
+}
+
 struct geometry_options geometry_defaults(const struct model_plan *plan)
 {
     bool v4 = plan->config.family == QR_FAMILY_V4;

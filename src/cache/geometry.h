@@ -75,6 +75,8 @@ struct geometry {
 struct geometry_options geometry_defaults(const struct model_plan *plan);
 /* "bf16", "fp4", "fp8", "int8" as the flags and messages name a container. */
 const char *row_format_name(enum row_format format);
+/* The container of main rows (of index keys when `index`) that such a name means; false when there is none. */
+bool row_format_parse(const char *name, bool index, enum row_format *out);
 
 /* Fills `out`. Fails with QR_REFUSED naming every rule violated among E02, E03, E05, E06 and E40 (runtime.md 11),
  * QR_BAD_ARGUMENT for a draft width without a drafter or out of range. */

@@ -18,6 +18,7 @@ static const struct command commands[] = {
     {"generate", command_generate, "answer every request of a JSON-lines file"},
     {"eval", command_eval, "negative log likelihood of texts and continuations"},
     {"trace", tool_trace, "a teacher-forced forward, its arrays in a file"},
+    {"inspect", command_inspect, "what a checkpoint holds and what it would take"},
     {"text", tool_text, "tokenize, detokenize and other JSON-line tools"},
     {"synth", tool_synth, "make an official-format checkpoint with random weights"},
     {NULL, NULL, NULL},

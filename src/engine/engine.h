@@ -4,6 +4,7 @@
 #define QR_ENGINE_ENGINE_H
 
 #include "cache/blocks.h"
+#include "cache/budget.h"
 #include "engine/request.h"
 #include "run/forward.h"
 #include "run/token_counts.h"
@@ -78,10 +79,14 @@ void engine_deliver(struct qr_engine *engine, struct request *r, struct event *e
 
 /* ---- size.c ---- */
 
-/* Resolves options against model and machine: formats, block size, context length, pool sizes. QR_REFUSED (E31) when it
- * does not fit. */
+/* Resolves options against model and machine: formats, block size, context length, pool sizes. QR_REFUSED (E31, with
+ * `too_small` set and everything above it filled in) when it does not fit. */
 struct engine_size {
     struct geometry geometry;
+    int64_t prepared;               /* weights held in another form than the file's */
+    int64_t cache_bytes;            /* given to both pools */
+    bool too_small;
+    struct budget budget;
     int64_t blocks, slots;
     struct model_limits limits;
     qr_plan_bytes bytes;

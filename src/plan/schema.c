@@ -184,3 +184,16 @@ int64_t schema_tensor_bytes(const struct tensor_spec *spec)
     int64_t n = tensor_elements(spec->rank, spec->shape);
     return n < 0 ? 0 : n * (int64_t)dtype_size(spec->dtype);
 }
+
+qr_status schema_total(const struct qr_config *config, int64_t *bytes, qr_error *err)
+{
+    struct schema *schema;
+    qr_status st = schema_make(config, &schema, err);
+    if (st != QR_OK)
+        return st;
+    *bytes = 0;
+    for (size_t i = 0; i < schema->count; i++)
+        *bytes += schema_tensor_bytes(&schema->tensors[i]);
+    schema_free(schema);
+    return QR_OK;
+}

@@ -17,6 +17,8 @@ int64_t schema_count(const struct schema *schema);
 const struct tensor_spec *schema_tensors(const struct schema *schema);
 /* Payload bytes of a tensor of the list; 0 where its shape is the writer's choice. */
 int64_t schema_tensor_bytes(const struct tensor_spec *spec);
+/* Payload bytes of all tensors of a config's list. Fails as schema_make. */
+qr_status schema_total(const struct qr_config *config, int64_t *bytes, qr_error *err);
 /* The published number of the shard that holds tensor `index` (0-based), for `quire synth`. */
 int32_t schema_shard(const struct schema *schema, int64_t index);
 int32_t schema_shards(const struct schema *schema);
