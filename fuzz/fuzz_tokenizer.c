@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "text/detokenizer.h"
-#include "text/tokenizer.h"
+#include "text/token_map.h"
 
 static const char sample[] = "the <a><b> aaaa 1234 h\xc3\xa9llo\r\n\t\xe4\xbd\xa0\xe5\xa5\xbd th";
 
@@ -45,7 +45,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             size_t length;
             must(tok_bytes(tok, id, &length) || length == 0);
         }
-        if (!ids_only) {
+        if (ids_only) {
+            struct token_map map;
+            must(token_map_build(tok, &map, NULL) == QR_OK && map.count == tok_count(tok) && map.keys <= map.count);
+            token_map_free(&map);
+        } else {
             encode_and_back(tok, false);
             encode_and_back(tok, true);
         }

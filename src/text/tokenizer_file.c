@@ -6,6 +6,8 @@
 #include "text/utf8.h"
 
 enum { PUBLISHED_BASE_COUNT = 128000 };
+/* How many entries ahead the slots of strings are fetched: without it loading mostly waits for memory. */
+enum { AHEAD = 8 };
 
 static bool is_absent(const struct json *value) { return !value || value->kind == JSON_NULL; }
 
@@ -117,14 +119,28 @@ static qr_status check_model(const struct json *model, qr_error *err)
 
 /* ---- vocabulary ---- */
 
+/* The child that is AHEAD places behind the first, or NULL. */
+static const struct json *child_ahead(const struct json *list)
+{
+    const struct json *child = list->child;
+    for (int i = 0; i < AHEAD && child; i++)
+        child = child->next;
+    return child;
+}
+
 static qr_status read_vocab(const struct json *vocab, struct tokenizer_file *out, qr_error *err)
 {
     if (!vocab || vocab->kind != JSON_OBJECT || vocab->count == 0)
         return qr_fail(err, QR_BAD_FILE, "model.vocab is no object with entries");
     if (!vocab_reserve(&out->vocab, vocab->count))
         return qr_fail(err, QR_NO_MEMORY, "no memory for %zu tokens", vocab->count);
+    const struct json *ahead = child_ahead(vocab);
     for (const struct json *e = vocab->child; e; e = e->next) {
         int64_t id;
+        if (ahead) {
+            vocab_expect(&out->vocab, ahead->key, ahead->key_length);
+            ahead = ahead->next;
+        }
         if (!json_int64(e, &id) || id < 0 || id > VOCAB_MAX_ID)
             return qr_fail(err, QR_BAD_FILE, "model.vocab: \"%.100s\" has id %.100s, wanted an integer of 0 to %d",
                            e->key, described(e), VOCAB_MAX_ID);
@@ -262,8 +278,19 @@ static bool halves_of(const struct json *merge, struct json *left, struct json *
     return true;
 }
 
-static qr_status read_merge(const struct json *merge, uint32_t rank, struct buffer *joined, struct tokenizer_file *out,
-                            qr_error *err)
+static void expect_halves(const struct vocab *vocab, const struct json *merge)
+{
+    struct json half[2] = {{0}, {0}};
+    if (!halves_of(merge, &half[0], &half[1]))
+        return;
+    vocab_expect(vocab, half[0].text, half[0].length);
+    vocab_expect(vocab, half[1].text, half[1].length);
+}
+
+/* Merge number `rank`. *id is the token that the merge before it makes, and becomes the one that this makes: files list
+ * both in one order. */
+static qr_status read_merge(const struct json *merge, uint32_t rank, struct buffer *joined, int32_t *id,
+                            struct tokenizer_file *out, qr_error *err)
 {
     struct json half[2] = {{0}, {0}};
     int32_t ids[2];
@@ -279,13 +306,13 @@ static qr_status read_merge(const struct json *merge, uint32_t rank, struct buff
     }
     if (joined->failed)
         return qr_fail(err, QR_NO_MEMORY, "no memory for it");
-    int32_t id = vocab_find(&out->vocab, joined->data, joined->length);
-    if (id < 0)
+    *id = vocab_find_likely(&out->vocab, joined->data, joined->length, *id + 1);
+    if (*id < 0)
         return qr_fail(err, QR_BAD_FILE, "\"%.200s\" is not in model.vocab", joined->data);
-    if (out->vocab.entries[id].kind != VOCAB_BASE)
+    if (out->vocab.entries[*id].kind != VOCAB_BASE)
         return qr_fail(err, QR_BAD_FILE, "it makes the added token \"%.200s\"; plain text would yield it",
                        joined->data);
-    int64_t earlier = bpe_add(&out->bpe, ids[0], ids[1], rank, id);
+    int64_t earlier = bpe_add(&out->bpe, ids[0], ids[1], rank, *id);
     if (earlier >= 0)
         return qr_fail(err, QR_BAD_FILE, "the same as merge %lld", (long long)earlier);
     return QR_OK;
@@ -294,15 +321,22 @@ static qr_status read_merge(const struct json *merge, uint32_t rank, struct buff
 static qr_status read_merges(const struct json *merges, struct tokenizer_file *out, qr_error *err)
 {
     uint32_t rank = 0;
+    int32_t id = 0;
     qr_status st = QR_OK;
     struct buffer joined = {0};
     if (!merges || merges->kind != JSON_ARRAY || merges->count >= UINT32_MAX)
         return refuse(err, "model.merges", merges, "a list");
     if (!bpe_reserve(&out->bpe, merges->count))
         return qr_fail(err, QR_NO_MEMORY, "no memory for %zu merges", merges->count);
-    for (const struct json *merge = merges->child; merge && st == QR_OK; merge = merge->next, rank++)
-        if ((st = read_merge(merge, rank, &joined, out, err)) != QR_OK)
+    const struct json *ahead = child_ahead(merges);
+    for (const struct json *merge = merges->child; merge && st == QR_OK; merge = merge->next, rank++) {
+        if (ahead) {
+            expect_halves(&out->vocab, ahead);
+            ahead = ahead->next;
+        }
+        if ((st = read_merge(merge, rank, &joined, &id, out, err)) != QR_OK)
             qr_fail_in(err, st, "merge %u", rank);
+    }
     buffer_free(&joined);
     return st;
 }

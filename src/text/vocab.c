@@ -9,22 +9,31 @@
 
 enum { MAX_STRING = 64 << 10, FIRST_SLOTS = 1024 };
 
-static uint64_t hash_of(const char *s, size_t length) { return XXH3_64bits(s, length); }
-
-/* The slot that holds the string of this hash, or the empty one where it belongs. */
-static struct vocab_slot *find_slot(const struct vocab *v, const char *s, size_t length, uint64_t hash)
+static uint64_t head_of(const char *s, size_t length)
 {
-    uint32_t tag = (uint32_t)(hash >> 32);
-    for (size_t i = hash & v->slot_mask;; i = (i + 1) & v->slot_mask) {
+    uint64_t head = 0;
+    memcpy(&head, s, length < sizeof head ? length : sizeof head);
+    return head;
+}
+
+/* The slot that holds the string, or the empty one where it belongs. */
+static struct vocab_slot *find_slot(const struct vocab *v, const char *s, size_t length)
+{
+    uint64_t head = head_of(s, length);
+    for (size_t i = XXH3_64bits(s, length) & v->slot_mask;; i = (i + 1) & v->slot_mask) {
         struct vocab_slot *slot = &v->slots[i];
         if (slot->id < 0)
             return slot;
-        if (slot->tag != tag)
+        if (slot->head != head || slot->length != length)
             continue;
-        const struct vocab_entry *e = &v->entries[slot->id];
-        if (e->string_length == length && memcmp(v->text.data + e->string, s, length) == 0)
+        if (length <= sizeof head || memcmp(v->text.data + v->entries[slot->id].string, s, length) == 0)
             return slot;
     }
+}
+
+static void fill_slot(struct vocab_slot *slot, int32_t id, const char *s, size_t length)
+{
+    *slot = (struct vocab_slot){head_of(s, length), (uint32_t)length, id};
 }
 
 /* Moves to a table of at least `wanted` slots, a power of two. */
@@ -37,7 +46,7 @@ static bool grow_slots(struct vocab *v, size_t wanted)
     if (!fresh)
         return false;
     for (size_t i = 0; i < slots; i++)
-        fresh[i] = (struct vocab_slot){-1, 0};
+        fresh[i] = (struct vocab_slot){.id = -1};
     qr_free(v->slots);
     v->slots = fresh;
     v->slot_mask = slots - 1;
@@ -45,8 +54,7 @@ static bool grow_slots(struct vocab *v, size_t wanted)
         if (v->entries[id].kind != VOCAB_HOLE) {
             const struct vocab_entry *e = &v->entries[id];
             const char *s = v->text.data + e->string;
-            uint64_t hash = hash_of(s, e->string_length);
-            *find_slot(v, s, e->string_length, hash) = (struct vocab_slot){(int32_t)id, (uint32_t)(hash >> 32)};
+            fill_slot(find_slot(v, s, e->string_length), (int32_t)id, s, e->string_length);
         }
     return true;
 }
@@ -113,14 +121,13 @@ qr_status vocab_add(struct vocab *v, int32_t id, const char *s, size_t length, e
     if (v->entries[id].kind != VOCAB_HOLE)
         return qr_fail(err, QR_BAD_FILE, "id %d belongs to two tokens, \"%.100s\" and \"%.100s\"", id,
                        v->text.data + v->entries[id].string, s);
-    uint64_t hash = hash_of(s, length);
-    struct vocab_slot *slot = find_slot(v, s, length, hash);
+    struct vocab_slot *slot = find_slot(v, s, length);
     if (slot->id >= 0)
         return qr_fail(err, QR_BAD_FILE, "token \"%.100s\" has two ids, %d and %d", s, slot->id, id);
     if (!store(v, &e, s, length))
         goto no_memory;
     v->entries[id] = e;
-    *slot = (struct vocab_slot){id, (uint32_t)(hash >> 32)};
+    fill_slot(slot, id, s, length);
     v->used++;
     return QR_OK;
 
@@ -138,7 +145,23 @@ void vocab_promote(struct vocab *v, int32_t id, enum vocab_kind kind)
 
 int32_t vocab_find(const struct vocab *v, const char *s, size_t length)
 {
-    return v->slots ? find_slot(v, s, length, hash_of(s, length))->id : -1;
+    return v->slots ? find_slot(v, s, length)->id : -1;
+}
+
+int32_t vocab_find_likely(const struct vocab *v, const char *s, size_t length, int32_t guess)
+{
+    if (guess >= 0 && (size_t)guess < v->count && v->entries[guess].kind != VOCAB_HOLE) {
+        const struct vocab_entry *e = &v->entries[guess];
+        if (e->string_length == length && memcmp(v->text.data + e->string, s, length) == 0)
+            return guess;
+    }
+    return vocab_find(v, s, length);
+}
+
+void vocab_expect(const struct vocab *v, const char *s, size_t length)
+{
+    if (v->slots)
+        __builtin_prefetch(&v->slots[XXH3_64bits(s, length) & v->slot_mask]);
 }
 
 const char *vocab_string(const struct vocab *v, int32_t id, size_t *length)

@@ -20,10 +20,12 @@ struct vocab_entry {
     uint8_t kind;
 };
 
-/* `tag` is part of the string's hash: most strings that are not the wanted one differ in it already. */
+/* The first bytes of a string stand in its slot, so that most look-ups touch nothing else: loading a tokenizer is half
+ * a million of them. */
 struct vocab_slot {
+    uint64_t head; /* up to 8 bytes, zeros after them */
+    uint32_t length;
     int32_t id; /* -1: empty */
-    uint32_t tag;
 };
 
 /* Zero-initialise; free with vocab_free. */
@@ -48,6 +50,10 @@ void vocab_promote(struct vocab *v, int32_t id, enum vocab_kind kind);
 
 /* The id of a string, or -1. */
 int32_t vocab_find(const struct vocab *v, const char *s, size_t length);
+/* The same, for a string that is likely to be token `guess` (any number). */
+int32_t vocab_find_likely(const struct vocab *v, const char *s, size_t length, int32_t guess);
+/* Says that a string will be added or looked up soon: fetches its slot meanwhile. */
+void vocab_expect(const struct vocab *v, const char *s, size_t length);
 
 /* The string (NUL-terminated besides) and bytes of an id below `count`; those of a hole are empty. */
 const char *vocab_string(const struct vocab *v, int32_t id, size_t *length);
