@@ -1,4 +1,5 @@
-/* label: threads. A request's logits are the same bits however its tokens are cut into steps, whoever shares the step,
+/* label: threads release */
+/* A request's logits are the same bits however its tokens are cut into steps, whoever shares the step,
  * wherever its blocks lie, with any number of threads, and in any container of the caches (runtime.md 13, law 2). */
 #include "support/support.h"
 
