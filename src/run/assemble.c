@@ -6,7 +6,7 @@
 #include "run/batch_check.h"
 
 /* Kinds of row lists of one layer, and of arrays of starts, that a step may hold. */
-enum { LISTS_PER_LAYER = 6, STARTS_PER_LAYER = 2 };
+enum { LISTS_PER_LAYER = 7, STARTS_PER_LAYER = 2 };
 
 /* A list already made in this step: the rows of each request from position from[b] on, one in `modulus`. */
 struct made_list {
@@ -240,41 +240,80 @@ static struct row_list rows_from(struct assembly *a, int32_t modulus)
     return made->list;
 }
 
-/* from[b] <- the later of position start[b] and the last `keep` tokens of the span. */
-static void start_at_last(struct assembly *a, const int32_t *start, int32_t keep)
+/* Where layer `index` starts with one of its parts. */
+enum part { PART_QUERY, PART_KEY, PART_COMPRESS, PART_EMIT, PART_INPUT };
+
+static int32_t part_start(const struct batch_span *span, int32_t index, enum part part)
+{
+    const struct layer_start every = {0, 0, 0}, *s = span->rows ? &span->rows->layer[index] : &every;
+    switch (part) {
+    case PART_QUERY:
+        return s->query;
+    case PART_KEY:
+        return s->key;
+    case PART_COMPRESS:
+        return s->compress;
+    case PART_EMIT:
+        return s->compress > span->write_from ? s->compress : span->write_from;
+    case PART_INPUT:
+        break;
+    }
+    return s->key < s->compress ? s->key : s->compress;
+}
+
+/* a->from <- that start in each request, the span's first position at least. */
+static void start_at(struct assembly *a, int32_t index, enum part part)
 {
     for (int32_t b = 0; b < a->step.requests; b++) {
-        int32_t last = end_of(&a->batch->spans[b]) - keep;
-        a->from[b] = last > start[b] ? last : start[b];
+        int32_t start = part_start(&a->batch->spans[b], index, part), first = a->batch->spans[b].first_position;
+        a->from[b] = start > first ? start : first;
     }
 }
 
-static void start_at(struct assembly *a, const int32_t *start)
+/* The same, but the last `keep` tokens of a span at most. */
+static void start_at_last(struct assembly *a, int32_t index, enum part part, int32_t keep)
 {
-    memcpy(a->from, start, (size_t)a->step.requests * sizeof *start);
+    start_at(a, index, part);
+    for (int32_t b = 0; b < a->step.requests; b++) {
+        int32_t last = end_of(&a->batch->spans[b]) - keep;
+        a->from[b] = last > a->from[b] ? last : a->from[b];
+    }
 }
 
-static void fill_layer(struct assembly *a, int32_t index, const int32_t *first)
+/* What the owner of compressed rows does besides. */
+static void fill_owner(struct assembly *a, int32_t index, struct layer_rows *r)
 {
-    const struct geometry *g = a->limits.geometry;
     const struct layer_plan *layer = &a->limits.plan->layer[index];
-    struct layer_rows *r = &a->layer[index];
-    const struct row_list nothing = {.index = NULL, .count = 0};
+    int32_t tail_rows = a->limits.geometry->tail_rows[a->limits.plan->owner_of_layer[index]];
 
-    start_at(a, first);
-    r->input = r->query = r->key = rows_from(a, 1);
-    r->key_from = r->compress_from = starts(a);
-    r->compress = layer->owns_rows ? rows_from(a, 1) : nothing;
-    r->emit = layer->owns_rows ? rows_from(a, layer->ratio) : nothing;
-
-    start_at_last(a, first, g->ring_rows);
-    r->ring = rows_from(a, 1);
-    r->tail = nothing;
-    int32_t tail_rows = layer->owns_rows ? g->tail_rows[a->limits.plan->owner_of_layer[index]] : 0;
+    start_at(a, index, PART_COMPRESS);
+    r->compress = rows_from(a, 1);
+    r->compress_from = starts(a);
+    start_at(a, index, PART_EMIT);
+    r->emit = rows_from(a, layer->ratio);
     if (tail_rows > 0) {
-        start_at_last(a, first, tail_rows);
+        start_at_last(a, index, PART_COMPRESS, tail_rows);
         r->tail = rows_from(a, 1);
     }
+}
+
+static void fill_layer(struct assembly *a, int32_t index)
+{
+    bool owner = a->limits.plan->layer[index].owns_rows;
+    struct layer_rows *r = &a->layer[index];
+
+    memset(r, 0, sizeof *r);
+    start_at(a, index, PART_QUERY);
+    r->query = rows_from(a, 1);
+    start_at(a, index, PART_KEY);
+    r->key = rows_from(a, 1);
+    r->key_from = r->compress_from = starts(a);
+    start_at(a, index, owner ? PART_INPUT : PART_KEY);
+    r->input = rows_from(a, 1);
+    start_at_last(a, index, PART_KEY, a->limits.geometry->ring_rows);
+    r->ring = rows_from(a, 1);
+    if (owner)
+        fill_owner(a, index, r);
 }
 
 static void fill_logits(struct assembly *a)
@@ -287,9 +326,6 @@ static void fill_logits(struct assembly *a)
 qr_status assembly_fill(struct assembly *a, const struct batch *batch, qr_error *err)
 {
     const struct model_plan *plan = a->limits.plan;
-    const int32_t *device_first;
-    int32_t *first;
-
     a->used = 0;
     a->made_count = 0;
     a->batch = batch;
@@ -301,11 +337,8 @@ qr_status assembly_fill(struct assembly *a, const struct batch *batch, qr_error 
 
     fill_rows(a);
     fill_requests(a);
-    first = put(a, batch->count, &device_first);
-    for (int32_t b = 0; b < batch->count; b++)
-        first[b] = batch->spans[b].first_position;
     for (int32_t i = 0; i < plan->layers; i++)
-        fill_layer(a, i, first);
+        fill_layer(a, i);
     fill_logits(a);
     a->rows.layer = a->layer;
     a->batch = NULL;

@@ -86,6 +86,16 @@ static qr_status check_tokens(const struct batch_check *c, const struct batch_sp
     return QR_OK;
 }
 
+/* Rows whose logits are wanted pass through every layer. */
+static qr_status check_rows(const struct batch_check *c, const struct batch_span *s, int32_t b, qr_error *err)
+{
+    const struct model_plan *plan = c->limits.plan;
+    if (s->rows && s->logits_from < s->count && s->first_position + s->logits_from < s->rows->layer[plan->layers - 1].query)
+        return qr_fail(err, QR_INTERNAL, "request %d of the step wants logits of position %d, the last layer runs from %d", b,
+                       s->first_position + s->logits_from, s->rows->layer[plan->layers - 1].query);
+    return QR_OK;
+}
+
 static qr_status check_tentative(const struct batch_check *c, const struct batch_span *s, int32_t b, qr_error *err)
 {
     int32_t width = c->limits.geometry->options.draft_width;
@@ -113,7 +123,8 @@ static qr_status check_slot(struct batch_check *c, const struct batch_span *s, i
 static qr_status check_blocks(struct batch_check *c, const struct batch_span *s, int32_t b, int64_t first_stamp, qr_error *err)
 {
     int64_t wanted = blocks_up_to(c, (int64_t)s->first_position + s->count);
-    int64_t first_written = s->first_position / c->limits.geometry->options.block_tokens;
+    int32_t first = s->write_from > s->first_position ? s->write_from : s->first_position;
+    int64_t first_written = first / c->limits.geometry->options.block_tokens;
 
     if (s->block_count < wanted)
         return qr_fail(err, QR_INTERNAL, "request %d of the step has %d blocks, positions to %d want %lld", b,
@@ -159,6 +170,8 @@ qr_status batch_check(struct batch_check *c, const struct batch *batch, qr_error
     for (int32_t b = 0; st == QR_OK && b < batch->count; b++) {
         const struct batch_span *s = &batch->spans[b];
         st = check_tokens(c, s, b, err);
+        if (st == QR_OK)
+            st = check_rows(c, s, b, err);
         if (st == QR_OK && batch->tentative)
             st = check_tentative(c, s, b, err);
         if (st == QR_OK)

@@ -4,8 +4,7 @@
 #ifndef QR_SCHED_BATCH_H
 #define QR_SCHED_BATCH_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "plan/rows.h"
 
 /* Consecutive tokens of one request. Everything pointed to is the scheduler's and stays until the step is over. */
 struct batch_span {
@@ -16,6 +15,9 @@ struct batch_span {
     const int32_t *tokens;      /* [count] */
     const uint8_t *image_mask;  /* [count] 1: image-span token; NULL: none */
     int32_t logits_from;        /* tokens from this one on (0 .. count) want logits; count: none */
+
+    const struct row_plan *rows; /* the part of the request's positions that each layer runs; NULL: every one */
+    int32_t write_from;          /* compressed rows of groups that end below it exist: they are read, never written */
 
     /* The slot is new to this request: its cursor is set to first_position, and the Engram history to the tokens just
      * before it, oldest first. Position 0 does this by itself. */
