@@ -4,7 +4,7 @@
 
 #include "base/status.h"
 
-static void write_turn(struct json_writer *w, const struct chat_turn *turn)
+void chat_turn_write(struct json_writer *w, const struct chat_turn *turn)
 {
     json_w_object(w);
     json_w_key(w, "role");
@@ -74,7 +74,7 @@ qr_status chat_body_render(const qr_model *model, const struct chat_body *body, 
     json_w_key(w, "messages");
     json_w_array(w);
     for (size_t i = 0; i < body->turn_count; i++)
-        write_turn(w, &body->turns[i]);
+        chat_turn_write(w, &body->turns[i]);
     json_w_end_array(w);
     if (body->think)
         write_think(w, body->think);

@@ -19,6 +19,9 @@ struct chat_body {
     const char *schema;    /* JSON text of a schema, or NULL */
 };
 
+/* Writes a turn as a message object. */
+void chat_turn_write(struct json_writer *w, const struct chat_turn *turn);
+
 /* Renders the conversation. */
 qr_status chat_body_render(const qr_model *model, const struct chat_body *body, qr_prompt *out, qr_error *err);
 

@@ -15,6 +15,7 @@ struct command {
 /* A command gets its line here when it lands. Order: as a newcomer meets them. */
 static const struct command commands[] = {
     {"run", command_run, "answer one prompt"},
+    {"chat", command_chat, "a conversation"},
     {"generate", command_generate, "answer every request of a JSON-lines file"},
     {"eval", command_eval, "negative log likelihood of texts and continuations"},
     {"trace", tool_trace, "a teacher-forced forward, its arrays in a file"},
