@@ -15,6 +15,8 @@ struct part {
 static const struct part parts[] = {
     {"tokenize", text_tokenize, "{id, text | bytes_hex} -> {id, ids}"},
     {"detokenize", text_detokenize, "{id, ids} -> {id, text}"},
+    {"render", text_render, "{id, members of a chat request} -> {id, prompt, ids, ...}"},
+    {"parse", text_parse, "{id, ids, start, tools, ...} -> {id, reasoning, content, tool_calls, finish_reason}"},
     {"sample", text_sample, "sampling cases, completed"},
     {NULL, NULL, NULL},
 };

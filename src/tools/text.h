@@ -10,6 +10,8 @@
 /* argv[0] is the part's name; as a command (cli/commands.h) otherwise. */
 int text_tokenize(int argc, char **argv);
 int text_detokenize(int argc, char **argv);
+int text_render(int argc, char **argv);
+int text_parse(int argc, char **argv);
 int text_sample(int argc, char **argv);
 
 /* What every part takes. */
@@ -22,19 +24,37 @@ struct text_options {
 };
 
 /* clang-format off: rows of a table */
-#define TEXT_OPTIONS_DEFAULT {.prompt_profile = "v41", .log_level = "warn"}
+#define TEXT_OPTIONS_DEFAULT                         \
+    {                                                \
+        .prompt_profile = "v41", .log_level = "warn" \
+    }
 
 /* Rows for a part's table; `t` is a struct text_options. */
-#define TEXT_OPTIONS(t)                                                                                                \
-    {.name = "tokenizer", .kind = OPTION_STRING, .target = &(t).tokenizer, .value = "DIR",                             \
-     .help = "the folder of tokenizer.json"},                                                                          \
-    {.name = "prompt-profile", .kind = OPTION_CHOICE, .target = &(t).prompt_profile, .value = "v4a|v4b|v41",           \
-     .help = "the form of chat text; default: v41"},                                                                   \
-    {.name = "in", .kind = OPTION_STRING, .target = &(t).in, .value = "FILE", .help = "default: standard input"},      \
-    {.name = "out", .kind = OPTION_STRING, .target = &(t).out, .value = "FILE", .help = "default: standard output"},   \
-    {.name = "log-level", .kind = OPTION_CHOICE, .target = &(t).log_level, .value = "error|warn|info|debug",           \
-     .help = "what is said on standard error; default: warn"},                                                         \
-    {.name = "quiet", .kind = OPTION_FLAG, .target = &(t).quiet, .help = "errors only"}
+#define TEXT_OPTIONS(t)                                                                                               \
+    {.name = "tokenizer",                                                                                             \
+     .kind = OPTION_STRING,                                                                                           \
+     .target = &(t).tokenizer,                                                                                        \
+     .value = "DIR",                                                                                                  \
+     .help = "the folder of tokenizer.json"},                                                                         \
+        {.name = "prompt-profile",                                                                                    \
+         .kind = OPTION_CHOICE,                                                                                       \
+         .target = &(t).prompt_profile,                                                                               \
+         .value = "v4a|v4b|v41",                                                                                      \
+         .help = "the form of chat text; default: v41"},                                                              \
+        {.name = "in", .kind = OPTION_STRING, .target = &(t).in, .value = "FILE", .help = "default: standard input"}, \
+        {.name = "out",                                                                                               \
+         .kind = OPTION_STRING,                                                                                       \
+         .target = &(t).out,                                                                                          \
+         .value = "FILE",                                                                                             \
+         .help = "default: standard output"},                                                                         \
+        {.name = "log-level",                                                                                         \
+         .kind = OPTION_CHOICE,                                                                                       \
+         .target = &(t).log_level,                                                                                    \
+         .value = "error|warn|info|debug",                                                                            \
+         .help = "what is said on standard error; default: warn"},                                                    \
+    {                                                                                                                 \
+        .name = "quiet", .kind = OPTION_FLAG, .target = &(t).quiet, .help = "errors only"                             \
+    }
 /* clang-format on */
 
 /* Opens the tokenizer that the options name. `line` is the part's, for messages. false: leave with *status; a sentence
