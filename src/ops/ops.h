@@ -83,6 +83,7 @@ enum key_grid {
     GRID_FP8_NOPE,   /* Q8, blocks of 64 over the channels before the rope part (V4 reference) */
     GRID_FP4_E4M3,   /* blocks of 16, E4M3 scale (V4.1 main rows) */
     GRID_FP4_E8M0,   /* blocks of 32, E8M0 scale (index vectors) */
+    GRID_FP8_ROW,    /* one power-of-two scale a vector: the grid of ROW_INDEX_FP8 itself (`plane` of runtime.md 3.6) */
     GRID_INT8        /* one f32 scale a row (w8a8 index vectors) */
 };
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "number/bf16.h"
 #include "number/e2m1.h"
 #include "number/e4m3.h"
@@ -377,6 +378,58 @@ static void impossible_weights_and_products_are_refused(void **state)
     ops_close(&o);
 }
 
+static qr_status open_reserve_prepare(const struct model_plan *plan)
+{
+    static const uint16_t values[4] = {0};
+    struct weight_spec spec = {.name = "w", .format = WEIGHT_BF16, .n = 2, .k = 2, .values = values};
+    struct op_limits limits = {plan, 8, 1, 8};
+    struct backend *b;
+    struct weight *w;
+    void *memory;
+    int64_t bytes;
+    qr_error err = {0};
+    qr_status st = backend_cpu_open("reference", 2, NULL, &b, &err);
+    if (st != QR_OK)
+        return st;
+    st = b->reserve(b, &limits, &bytes, &err);
+    if (st == QR_OK)
+        st = b->reserve(b, &limits, &bytes, &err); /* again: replaces the first */
+    if (st == QR_OK) {
+        st = b->allocate(b, 100, &memory, &err);
+        if (st == QR_OK)
+            b->release(b, memory);
+    }
+    if (st == QR_OK) {
+        st = b->prepare_weight(b, &spec, &w, &err);
+        if (st == QR_OK)
+            b->release_weight(b, w);
+    }
+    b->close(b);
+    return st;
+}
+
+static void every_failed_allocation_is_a_status(void **state)
+{
+    (void)state;
+    struct ops o;
+    ops_open(&o, "reference", 1);
+    struct model_plan plan = o.plan;
+    ops_close(&o);
+    assert_int_equal(open_reserve_prepare(&plan), QR_OK);
+    if (!alloc_fault_supported())
+        skip();
+    int64_t live = alloc_live(), n = 0;
+    qr_status st;
+    do {
+        alloc_fault_at(++n, 0);
+        st = open_reserve_prepare(&plan);
+        assert_true(st == QR_OK || st == QR_NO_MEMORY);
+        assert_int_equal(alloc_live(), live);
+    } while (st != QR_OK);
+    alloc_fault_at(0, 0);
+    assert_true(n > 4);
+}
+
 static void an_unknown_path_is_refused(void **state)
 {
     (void)state;
@@ -402,6 +455,7 @@ int main(void)
         cmocka_unit_test(gather_brings_listed_rows_together),
         cmocka_unit_test(a_scale_that_is_no_number_is_refused_by_name_and_index),
         cmocka_unit_test(impossible_weights_and_products_are_refused),
+        cmocka_unit_test(every_failed_allocation_is_a_status),
         cmocka_unit_test(an_unknown_path_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -97,6 +97,39 @@ static void every_container_of_an_index_key_gives_the_same_values(void **state)
     ops_close(&o);
 }
 
+/* `--index-query-grid plane`: keys and queries on the grid of the fp8 plane itself (runtime.md 3.6). */
+static void the_planes_own_grid_is_one_for_keys_and_queries(void **state)
+{
+    (void)state;
+    enum { N = 128 };
+    struct dice d = {18};
+    uint16_t in[ROWS * N], queries[ROWS * N];
+    float weights[ROWS];
+    struct row_plane plane;
+    struct one_request r;
+    struct ops o;
+    int moved = 0;
+    ops_open(&o, "reference", 1);
+    dice_bf16(&d, in, ROWS * N, 2);
+    one_request_make(&r, 0, ROWS, 0);
+    uint16_t *keys = write_rows(&o, ROW_INDEX_FP8, GRID_FP8_ROW, N, in, &plane);
+    RUN(&o, index_query, .rows = first_rows(ROWS), .step = &r.step, .heads = 1, .dim = N, .rope = test_rope(16),
+        .grid = GRID_FP8_ROW, .in = bf16_rows(in, N), .out = bf16_rows(queries, N), .weights_in = bf16_rows(in, 1),
+        .weight_factor = 1, .weights = weights);
+    assert_memory_equal(keys, queries, sizeof queries);
+    for (int i = 0; i < ROWS * N; i++) {
+        float v = bf16_decode(keys[i]), x = bf16_decode(in[i]);
+        moved += v != x;
+        if (i % N < N - 16) /* channels that are not rotated: at most half a step of E4M3 away */
+            assert_true(fabsf(v - x) <= fmaxf(fabsf(x) * 0x1p-4f, 0x1p-10f));
+    }
+    assert_true(moved > ROWS * N / 2);
+    free(keys);
+    ops_free_plane(&plane);
+    one_request_free(&r);
+    ops_close(&o);
+}
+
 /* Tiles of 16 rows, values before scales, and two planes: the addresses are geometry's, the operator's only use of them. */
 static void rows_go_where_the_plane_says(void **state)
 {
@@ -307,6 +340,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_container_of_a_main_row_gives_the_same_values),
         cmocka_unit_test(every_container_of_an_index_key_gives_the_same_values),
+        cmocka_unit_test(the_planes_own_grid_is_one_for_keys_and_queries),
         cmocka_unit_test(rows_go_where_the_plane_says),
         cmocka_unit_test(a_row_of_an_unmapped_block_is_not_stored),
         cmocka_unit_test(a_group_is_turned_by_its_first_position),

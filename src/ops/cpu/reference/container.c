@@ -30,7 +30,7 @@ bool container_fits(enum row_format format, enum key_grid grid, int64_t n, int64
     case ROW_FP8_E8M0:
         return grid == GRID_FP8_ALL && n % WINDOW_BLOCK == 0;
     case ROW_INDEX_FP8:
-        return grid == GRID_NONE || (grid == GRID_FP4_E8M0 && n % Q4_E8M0_BLOCK == 0);
+        return grid == GRID_NONE || grid == GRID_FP8_ROW || (grid == GRID_FP4_E8M0 && n % Q4_E8M0_BLOCK == 0);
     case ROW_INDEX_FP4:
         return grid == GRID_FP4_E8M0 && n % Q4_E8M0_BLOCK == 0;
     case ROW_INDEX_INT8:
@@ -52,7 +52,7 @@ static void round_to_grid(enum key_grid grid, uint16_t *x, int64_t n, int64_t no
 }
 
 /* One power-of-two scale for the row: the smallest that keeps every value within E4M3. */
-static void store_index_fp8(const uint16_t *x, int64_t n, uint8_t *values, uint8_t *scales)
+static float index_fp8_scale(const uint16_t *x, int64_t n)
 {
     float largest = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -60,10 +60,22 @@ static void store_index_fp8(const uint16_t *x, int64_t n, uint8_t *values, uint8
         largest = a > largest ? a : largest;
     }
     float t = largest / E4M3_MAX;
-    float scale = t >= 0x1p-126f ? e8m0_decode(e8m0_encode_up(t)) : 0x1p-126f;
+    return t >= 0x1p-126f ? e8m0_decode(e8m0_encode_up(t)) : 0x1p-126f;
+}
+
+static void store_index_fp8(const uint16_t *x, int64_t n, uint8_t *values, uint8_t *scales)
+{
+    float scale = index_fp8_scale(x, n);
     for (int64_t i = 0; i < n; i++)
         values[i] = e4m3_encode(bf16_decode(x[i]) / scale);
     memcpy(scales, &scale, sizeof scale);
+}
+
+void index_fp8_round(uint16_t *x, int64_t n)
+{
+    float scale = index_fp8_scale(x, n);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = bf16_encode(e4m3_decode(e4m3_encode(bf16_decode(x[i]) / scale)) * scale);
 }
 
 void container_store(enum row_format format, enum key_grid grid, uint16_t *x, int64_t n, int64_t nope, uint8_t *values,

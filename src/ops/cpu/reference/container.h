@@ -24,6 +24,9 @@ float container_scale(enum row_format format, const uint8_t *scales);
 int64_t container_value_bytes(enum row_format format, int64_t n);
 int64_t container_scale_bytes(enum row_format format, int64_t n);
 
+/* Puts n bf16 values on ROW_INDEX_FP8's own grid, as a store and a load would (GRID_FP8_ROW). */
+void index_fp8_round(uint16_t *x, int64_t n);
+
 struct row_address {
     uint8_t *values, *scales;
 };

@@ -20,7 +20,8 @@ static void index_query_row(void *user, int64_t i, int thread)
     int64_t row = row_at(&op->rows, i), n = op->dim;
     bool w8a8 = op->grid == GRID_INT8;
     struct pieces scratch = {cpu_scratch(job->cpu, thread)};
-    float *q = take_floats(&scratch, n), *other = take_floats(&scratch, n), *table = take_floats(&scratch, op->rope.dim);
+    float *q = take_floats(&scratch, n), *table = take_floats(&scratch, op->rope.dim);
+    double *sums = take(&scratch, n * (int64_t)sizeof *sums);
     uint16_t *values = take(&scratch, 2 * n);
 
     rope_table(&op->rope, op->step->positions[row], table);
@@ -29,7 +30,7 @@ static void index_query_row(void *user, int64_t i, int thread)
         rope_turn(&op->rope, table, q, n);
         bf16_round_all(q, n);
         if (op->hadamard)
-            hadamard(q, n, w8a8, other);
+            hadamard(q, n, w8a8, sums);
         if (w8a8) {
             act_quantize(&op->out, row, h * n, q, n);
             continue;
@@ -37,6 +38,8 @@ static void index_query_row(void *user, int64_t i, int thread)
         bf16_store(q, n, values);
         if (op->grid == GRID_FP4_E8M0)
             q4_e8m0_round(values, n);
+        if (op->grid == GRID_FP8_ROW)
+            index_fp8_round(values, n);
         memcpy((uint16_t *)op->out.codes + row * op->out.cols + h * n, values, (size_t)n * sizeof *values);
     }
 
@@ -51,7 +54,8 @@ static void index_query_row(void *user, int64_t i, int thread)
 qr_status reference_index_query(struct backend *b, const struct op_index_query *op, qr_error *err)
 {
     bool w8a8 = op->grid == GRID_INT8;
-    bool grid = op->grid == GRID_NONE || w8a8 || (op->grid == GRID_FP4_E8M0 && op->dim % Q4_E8M0_BLOCK == 0);
+    bool grid = op->grid == GRID_NONE || op->grid == GRID_FP8_ROW || w8a8 ||
+                (op->grid == GRID_FP4_E8M0 && op->dim % Q4_E8M0_BLOCK == 0);
     bool out = w8a8 ? op->out.format == ACT_I8 && op->out.block == op->dim : op->out.format == ACT_BF16;
     if (!act_is_float(&op->in) || !act_is_float(&op->weights_in) || !grid || !out || op->rope.dim > op->dim ||
         op->in.cols != op->heads * op->dim || op->out.cols != op->in.cols || op->weights_in.cols != op->heads)
@@ -60,7 +64,7 @@ qr_status reference_index_query(struct backend *b, const struct op_index_query *
                        op->dim, op->in.format, op->out.format, op->in.cols, op->out.cols, op->weights_in.cols, op->grid);
     if (op->hadamard && (op->dim & (op->dim - 1)))
         return qr_fail(err, QR_BAD_ARGUMENT, "index_query: Hadamard of %d channels, wanted a power of two", op->dim);
-    qr_status st = cpu_need((struct cpu_backend *)b, "index_query", 4 * piece_bytes(op->dim, sizeof(float)), err);
+    qr_status st = cpu_need((struct cpu_backend *)b, "index_query", 5 * piece_bytes(op->dim, sizeof(float)), err);
     return st != QR_OK ? st : cpu_run(b, op, op->rows.count, index_query_row);
 }
 

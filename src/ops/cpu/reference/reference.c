@@ -31,7 +31,7 @@ int64_t reference_scratch_bytes(const struct op_limits *limits)
     int64_t index = (int64_t)c->index_n_heads * c->index_head_dim;
     int64_t ratio = limits->plan->max_ratio;
 
-    int64_t rows = 3 * piece_bytes(streams, FLOAT) + 5 * piece_bytes(larger(k, heads), FLOAT);
+    int64_t rows = 3 * piece_bytes(streams, FLOAT) + 6 * piece_bytes(larger(k, heads), FLOAT);
     int64_t products = lanes_bytes(k) + lanes_bytes(c->moe_intermediate_size) +
                        3 * piece_bytes(LANES * (int64_t)c->moe_intermediate_size, FLOAT);
     int64_t attend = 2 * piece_bytes(heads, FLOAT) + piece_bytes((int64_t)ATTEND_BLOCK * c->head_dim, FLOAT) +

@@ -1,7 +1,6 @@
 #include "ops/cpu/reference/rotation.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "number/bf16.h"
 
@@ -39,16 +38,22 @@ void rope_turn_back(const struct rope_spec *rope, const float *table, float *x, 
     }
 }
 
-void hadamard(float *x, int64_t n, bool bf16_matrix, float *other)
+/* H_2n = [[H, H], [H, -H]]: one butterfly for each factor of two, in binary64. */
+void hadamard(float *x, int64_t n, bool bf16_matrix, double *sums)
 {
     float entry = (float)(1.0 / sqrt((double)n));
     if (bf16_matrix)
         entry = bf16_round(entry);
-    for (int64_t i = 0; i < n; i++) {
-        double sum = 0;
-        for (int64_t k = 0; k < n; k++) /* H[i][k] = -1 to the number of ones that i and k share */
-            sum += __builtin_parityll((uint64_t)(i & k)) ? -(double)x[k] : (double)x[k];
-        other[i] = bf16_matrix ? (float)(sum * (double)entry) : (float)sum * entry;
-    }
-    memcpy(x, other, (size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; i++)
+        sums[i] = x[i];
+    for (int64_t half = 1; half < n; half *= 2)
+        for (int64_t i = 0; i < n; i++) {
+            if (i & half)
+                continue;
+            double a = sums[i], b = sums[i + half];
+            sums[i] = a + b;
+            sums[i + half] = a - b;
+        }
+    for (int64_t i = 0; i < n; i++)
+        x[i] = bf16_matrix ? (float)(sums[i] * (double)entry) : (float)sums[i] * entry;
 }

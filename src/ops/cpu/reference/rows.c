@@ -71,8 +71,9 @@ qr_status reference_tail_write(struct backend *b, const struct op_tail_write *op
 
 /* norm -> rotation at j * ratio -> Hadamard, bf16 at the end. A bf16 input rounds after each step; an f32 one is rounded
  * once before the transform (v4-model.md 7.4). */
-static void make_row(const struct op_row_write *op, int64_t row, float *x, float *other, uint16_t *out)
+static void make_row(const struct op_row_write *op, int64_t row, float *x, double *sums, uint16_t *out)
 {
+    float *other = (float *)sums; /* the norm's weight, then the angles, then the transform */
     int64_t n = op->in.cols;
     bool rounds = op->in.format == ACT_BF16;
 
@@ -89,7 +90,7 @@ static void make_row(const struct op_row_write *op, int64_t row, float *x, float
     rope_turn(&op->rope, other, x, n);
     bf16_round_all(x, n);
     if (op->hadamard)
-        hadamard(x, n, op->grid == GRID_INT8, other);
+        hadamard(x, n, op->grid == GRID_INT8, sums);
     bf16_store(x, n, out);
 }
 
@@ -100,11 +101,12 @@ static void row_write_row(void *user, int64_t i, int thread)
     enum row_format format = op->plane.format;
     int64_t row = row_at(&op->rows, i), n = op->in.cols;
     struct pieces scratch = {cpu_scratch(job->cpu, thread)};
-    float *x = take_floats(&scratch, n), *other = take_floats(&scratch, n);
+    float *x = take_floats(&scratch, n);
+    double *sums = take(&scratch, n * (int64_t)sizeof *sums);
     uint16_t *key = take(&scratch, 2 * n);
     struct row_address nowhere = {take(&scratch, 2 * n), take(&scratch, n)}, at;
 
-    make_row(op, row, x, other, key);
+    make_row(op, row, x, sums, key);
     int64_t j = op->step->positions[row] / op->ratio;
     if (!plane_find(&op->plane, op->step, op->step->batch_id[row], j, &at))
         at = nowhere;
@@ -128,6 +130,6 @@ qr_status reference_row_write(struct backend *b, const struct op_row_write *op, 
                        op->in.format, n, op->rope.dim, op->ratio, op->grid, op->plane.format);
     if (op->hadamard && (n & (n - 1)))
         return qr_fail(err, QR_BAD_ARGUMENT, "row_write: Hadamard of %d channels, wanted a power of two", n);
-    qr_status st = cpu_need((struct cpu_backend *)b, "row_write", 5 * piece_bytes(n, sizeof(float)), err);
+    qr_status st = cpu_need((struct cpu_backend *)b, "row_write", 6 * piece_bytes(n, sizeof(float)), err);
     return st != QR_OK ? st : cpu_run(b, op, op->rows.count, row_write_row);
 }
