@@ -62,27 +62,31 @@ static char *replace_member(const struct json *object, const char *key, const ch
     return copy;
 }
 
+char *published_json(const char *list, size_t length, size_t *size)
+{
+    char *json = read_file(fixture_tokenizer(), size);
+    if (!list)
+        return json;
+    struct json_document *doc = parse(json, *size, "the published tokenizer");
+    char *replaced = replace_member(json_root(doc), "added_tokens", list, length);
+    json_close(doc);
+    qr_free(json);
+    *size = strlen(replaced);
+    return replaced;
+}
+
 struct tokenizer *published_tokenizer(const char *added)
 {
     struct tokenizer *tok;
     qr_error err = {0};
-    size_t size;
-    char *json = read_file(fixture_tokenizer(), &size);
-    if (added) {
-        size_t length;
-        char *list = read_source(added, &length);
-        struct json_document *doc = parse(json, size, "the published tokenizer");
-        char *replaced = replace_member(json_root(doc), "added_tokens", list, length);
-        json_close(doc);
-        qr_free(list);
-        qr_free(json);
-        json = replaced;
-        size = strlen(json);
-    }
+    size_t size, length = 0;
+    char *list = added ? read_source(added, &length) : NULL;
+    char *json = published_json(list, length, &size);
     const struct tok_source source = {.json = json, .size = size, .name = "the published tokenizer"};
     if (tok_load(&source, NULL, &tok, &err) != QR_OK)
         fail_msg("%s", err.message);
     qr_free(json);
+    qr_free(list);
     return tok;
 }
 

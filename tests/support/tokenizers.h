@@ -12,6 +12,8 @@ struct tokenizer *bundled_tokenizer(void);
 /* The published tokenizer (fixture_tokenizer, which must be there), its added tokens replaced by the list in `added`
  * ("tests/golden/text/added_tokens_v41.json") unless that is NULL. */
 struct tokenizer *published_tokenizer(const char *added);
+/* Its tokenizer.json with the JSON text `list` as added tokens (NULL: its own); qr_free it. */
+char *published_json(const char *list, size_t length, size_t *size);
 
 /* A tokenizer.json of 256 byte tokens, 0..255, the merges "t h" -> 256, "th e" -> 257, "Ġ the" -> 258, "a a" -> 259,
  * "aa aa" -> 260, and the added tokens "<a>" 261 and "<a><b>" 262 (special). qr_free it. */

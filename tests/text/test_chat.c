@@ -15,8 +15,8 @@ static enum chat_profile profile_of(const struct json *line)
     return profile;
 }
 
-static void check_refusal(const struct json *line, const struct json *want, qr_status st, const struct chat_issue *issue,
-                          const qr_error *err)
+static void check_refusal(const struct json *line, const struct json *want, qr_status st,
+                          const struct chat_issue *issue, const qr_error *err)
 {
     const char *id = member(line, "id", JSON_STRING)->text;
     const struct json *code = json_get(want, "code");

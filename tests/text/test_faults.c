@@ -62,9 +62,12 @@ static struct tokenizer *load_small(enum split_engine engine)
 static qr_status load_regex(void *user, qr_error *err)
 {
     struct tokenizer *tok;
-    const struct tok_source source = {
-        .json = user, .size = strlen(user), .name = "small", .config = "{\"bos_token\":\"<a>\"}", .config_size = 19,
-        .engine = SPLIT_REGEX};
+    const struct tok_source source = {.json = user,
+                                      .size = strlen(user),
+                                      .name = "small",
+                                      .config = "{\"bos_token\":\"<a>\"}",
+                                      .config_size = 19,
+                                      .engine = SPLIT_REGEX};
     qr_status st = tok_load(&source, NULL, &tok, err);
     tok_close(tok);
     return st;

@@ -153,9 +153,8 @@ static void a_list_of_one_type_is_that_type(void **state)
 static void a_repeated_wrapper_still_unwraps_and_a_second_key_does_not(void **state)
 {
     struct parser_options options = plain();
-    struct outcome o = run(&options,
-                           OPEN TIDE PARAMETER("input", "{\"port\": \"B\"}") PARAMETER("input", "{}") END CLOSE EOS,
-                           END_EOS);
+    struct outcome o = run(
+        &options, OPEN TIDE PARAMETER("input", "{\"port\": \"B\"}") PARAMETER("input", "{}") END CLOSE EOS, END_EOS);
     (void)state;
     assert_call(&o, 0, "tide", "{\"port\": \"B\"}");
     assert_int_equal(o.counts.repeated_keys, 1);
@@ -253,7 +252,7 @@ static void every_id_is_reasoning_content_or_hidden(void **state)
         const char *text;
         enum parser_place place;
     } steps[] = {
-        {"a", PLACE_REASONING},      {"</think>", PLACE_HIDDEN}, {"b", PLACE_CONTENT}, {"<", PLACE_CONTENT},
+        {"a", PLACE_REASONING},     {"</think>", PLACE_HIDDEN}, {"b", PLACE_CONTENT}, {"<", PLACE_CONTENT},
         {"｜DSML｜", PLACE_HIDDEN}, {" ", PLACE_HIDDEN},        {"x", PLACE_HIDDEN},  {"y", PLACE_CONTENT},
     };
     struct parser_options options = plain();
@@ -295,7 +294,8 @@ static void an_id_outside_the_vocabulary_is_refused(void **state)
 static void misspelled_calls_are_text_unless_recovery_is_on(void **state)
 {
     static const char *const outputs[] = {
-        "a\n<|DSML|tool_calls>\n<|DSML|invoke name=\"tide\">\n<|DSML|parameter name=\"port\" string=\"true\">x|y</|DSML|"
+        "a\n<|DSML|tool_calls>\n<|DSML|invoke name=\"tide\">\n<|DSML|parameter name=\"port\" "
+        "string=\"true\">x|y</|DSML|"
         "parameter>\n</|DSML|invoke>\n</|DSML|tool_calls>" EOS,
         "a\n<invoke name=\"tide\">\n<parameter name=\"port\" string=\"true\">x|y</parameter>\n</invoke>" EOS,
         "a\n<｜DSML｜ invoke name=\"tide\">\n<｜DSML｜ parameter name=\"port\" string=\"true\">x|y</｜DSML｜ "
@@ -326,7 +326,11 @@ static void misspelled_calls_are_text_unless_recovery_is_on(void **state)
 static void recovery_leaves_other_text_as_it_is(void **state)
 {
     static const char *const texts[] = {"a </|DSM <|DSML <| </ <invoke nam <<invoke <parameter name=\"x\"> </invoke>",
-                                        "<|", "</", "x<|DSML", "<inv", "|DSML| invoke name=\""};
+                                        "<|",
+                                        "</",
+                                        "x<|DSML",
+                                        "<inv",
+                                        "|DSML| invoke name=\""};
     struct parser_options options = plain();
     (void)state;
     options.recovery = true;

@@ -170,6 +170,35 @@ static void known_names_have_the_published_ids(void **state)
     assert_int_equal(tok_eos(as_published), 1);
 }
 
+/* In the published vocabulary <｜User｜> is 128803 and <｜System｜> 128799: here they have changed places. */
+static void a_known_name_at_another_id_is_refused(void **state)
+{
+    static const char user[] = "\"<｜User｜>\"", system[] = "\"<｜System｜>\"";
+    struct tokenizer *tok;
+    qr_error err = {0};
+    size_t size, length;
+    struct buffer swapped = {0};
+    char *list = read_source("tests/golden/text/added_tokens_v41.json", &length);
+    char *at_system = strstr(list, system), *at_user = strstr(list, user);
+    (void)state;
+    assert_true(at_system && at_user && at_system < at_user);
+    buffer_append(&swapped, list, (size_t)(at_system - list));
+    buffer_puts(&swapped, user);
+    at_system += strlen(system);
+    buffer_append(&swapped, at_system, (size_t)(at_user - at_system));
+    buffer_puts(&swapped, system);
+    buffer_puts(&swapped, at_user + strlen(user));
+    char *json = published_json(swapped.data, swapped.length, &size);
+    const struct tok_source source = {.json = json, .size = size, .name = "dir/tokenizer.json"};
+    assert_int_equal(tok_load(&source, NULL, &tok, &err), QR_BAD_FILE);
+    assert_string_equal(err.message,
+                        "dir/tokenizer.json: \"<｜System｜>\" is token 128803, in the published vocabulary "
+                        "it is 128799");
+    qr_free(json);
+    qr_free(list);
+    buffer_free(&swapped);
+}
+
 static void check_map(const struct tokenizer *tok, int32_t count, int32_t keys, const char *hash)
 {
     struct token_map map;
@@ -211,6 +240,7 @@ int main(void)
         cmocka_unit_test(ids_become_text_as_they_come),
         cmocka_unit_test(ids_have_the_golden_bytes),
         cmocka_unit_test(known_names_have_the_published_ids),
+        cmocka_unit_test(a_known_name_at_another_id_is_refused),
         cmocka_unit_test(the_compressed_token_map_is_the_published_one),
     };
     if (!fixture_tokenizer()) {

@@ -248,6 +248,33 @@ static void other_patterns_are_run_as_they_are(void **state)
     buffer_free(&found);
 }
 
+static void count_warning(void *user, enum qr_log_level level, const char *line)
+{
+    assert_int_equal(level, QR_LOG_WARN);
+    assert_non_null(strstr(line, "dir/tokenizer.json: its split patterns are not the known ones"));
+    ++*(int *)user;
+}
+
+static void unknown_patterns_are_warned_of_and_known_ones_not(void **state)
+{
+    int warnings = 0;
+    const struct qr_log log = {.write = count_warning, .user = &warnings, .level = QR_LOG_WARN};
+    struct split_pattern patterns[REGEX_SPLIT_PASSES];
+    struct splitter s;
+    (void)state;
+    for (int i = 0; i < REGEX_SPLIT_PASSES; i++)
+        patterns[i] = (struct split_pattern){scan_patterns[i], strlen(scan_patterns[i])};
+    assert_int_equal(split_open(patterns, SPLIT_AUTO, "dir/tokenizer.json", &log, &s, NULL), QR_OK);
+    assert_non_null(s.classes);
+    assert_int_equal(warnings, 0);
+    split_close(&s);
+    patterns[0] = (struct split_pattern){"\\p{N}{1,2}", 10};
+    assert_int_equal(split_open(patterns, SPLIT_AUTO, "dir/tokenizer.json", &log, &s, NULL), QR_OK);
+    assert_null(s.classes);
+    assert_int_equal(warnings, 1);
+    split_close(&s);
+}
+
 static void a_broken_pattern_is_refused_with_its_place(void **state)
 {
     struct split_pattern patterns[REGEX_SPLIT_PASSES] = {{"a", 1}, {"(b", 2}, {"c", 1}};
@@ -286,6 +313,7 @@ int main(void)
         cmocka_unit_test(a_million_random_mixes_are_cut_alike),
         cmocka_unit_test(long_runs_are_cut_alike),
         cmocka_unit_test(other_patterns_are_run_as_they_are),
+        cmocka_unit_test(unknown_patterns_are_warned_of_and_known_ones_not),
         cmocka_unit_test(a_broken_pattern_is_refused_with_its_place),
         cmocka_unit_test(an_engine_that_gives_up_is_an_error_and_no_match),
     };

@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "base/pool.h"
 #include "support/tokenizers.h"
 #include "text/detokenizer.h"
 #include "text/utf8.h"
@@ -238,6 +237,16 @@ static void a_megabyte_of_one_letter_is_encoded(void **state)
     }
 }
 
+static void two_gigabytes_are_refused_unread(void **state)
+{
+    struct tok_ids ids = {0};
+    qr_error err = {0};
+    (void)state;
+    assert_int_equal(tok_encode_literal(tok, "", (size_t)1 << 31, &ids, &err), QR_BAD_REQUEST);
+    assert_string_equal(err.message, "a text of 2147483648 bytes, at most 2147483647 can be encoded");
+    assert_int_equal(ids.count, 0);
+}
+
 static void ids_outside_the_vocabulary_are_refused(void **state)
 {
     struct detokenizer d;
@@ -251,33 +260,6 @@ static void ids_outside_the_vocabulary_are_refused(void **state)
     assert_int_equal(out.length, 0);
 }
 
-static const char shared_text[] = "The cat, the dog and 12345 birds:\n\n  日本語テキスト <think>don't</think> ½";
-
-static void encode_once(void *user, int64_t item, int thread)
-{
-    struct tok_ids *results = user;
-    (void)thread;
-    tok_encode_markup(tok, shared_text, strlen(shared_text), &results[item], NULL);
-}
-
-static void threads_share_one_tokenizer(void **state)
-{
-    enum { TIMES = 64 };
-    struct tok_ids results[TIMES] = {{0}};
-    struct worker_pool *pool;
-    (void)state;
-    assert_int_equal(pool_open(4, &pool, NULL), QR_OK);
-    pool_run(pool, TIMES, encode_once, results);
-    pool_close(pool);
-    for (int i = 0; i < TIMES; i++) {
-        assert_true(results[i].count > 0);
-        assert_int_equal(results[i].count, results[0].count);
-        assert_memory_equal(results[i].data, results[0].data, results[0].count * sizeof(int32_t));
-    }
-    for (int i = 0; i < TIMES; i++)
-        tok_ids_free(&results[i]);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -289,8 +271,8 @@ int main(void)
         cmocka_unit_test(any_bytes_are_encoded_and_come_back_as_text),
         cmocka_unit_test(any_text_comes_back),
         cmocka_unit_test(a_megabyte_of_one_letter_is_encoded),
+        cmocka_unit_test(two_gigabytes_are_refused_unread),
         cmocka_unit_test(ids_outside_the_vocabulary_are_refused),
-        cmocka_unit_test(threads_share_one_tokenizer),
     };
     return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
 }
