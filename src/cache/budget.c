@@ -30,7 +30,7 @@ qr_status budget_fit(const struct geometry *g, const struct budget_request *r, s
     if (least > r->bytes)
         return qr_fail(err, QR_REFUSED,
                        "E31 %lld STATE entries of %lld bytes and %lld blocks of %lld take %lld bytes, %lld more than the "
-                       "%lld given to the cache",
+                       "%lld given to the cache (--kv-ram-bytes)",
                        (long long)r->slots, (long long)g->state_bytes, (long long)wanted_blocks + 1,
                        (long long)g->unit_bytes, (long long)least, (long long)(least - r->bytes), (long long)r->bytes);
     int64_t blocks = geometry_blocks_in(g, r->bytes, r->slots);

@@ -119,6 +119,8 @@ static void put_bytes(const struct description *d, struct buffer *out)
     buffer_printf(out, "cache: %s bytes given; a block of %d tokens takes %s, a request's state %s\n",
                   number_grouped(d->cache_bytes, a), (int)d->geometry->options.block_tokens,
                   number_grouped(d->geometry->unit_bytes, b), number_grouped(d->geometry->state_bytes, c));
+    if (d->cache_bytes == 0)
+        buffer_puts(out, "the weights leave no memory to share out; say how much the cache may take with --kv-ram-bytes\n");
     if (!d->budget) {
         buffer_printf(out, "does not fit: %s\n", d->refusal);
         return;
