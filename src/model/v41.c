@@ -113,6 +113,8 @@ static qr_status attention(struct pass *p, qr_error *err)
 static qr_status block(struct pass *p, const float *pre, qr_error *err)
 {
     const struct workspace *ws = p->ws;
+    if (p->rows->input.count == 0) /* trimmed away in this step */
+        return QR_OK;
 
     TRY(observe(p, POINT_BLOCK_INPUT, err));
     if (p->layer->engram >= 0)

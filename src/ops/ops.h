@@ -8,6 +8,8 @@
  * on that row's inputs alone: never on the other rows, their number, the thread count or the chunk. Each backend adds
  * along K in an order fixed by the weight's shape (and its k_splits).
  *
+ * An empty row list is no work.
+ *
  * Calls are ordered: an operator sees what earlier calls of the same backend wrote. Allocation happens in `reserve`
  * only; an operator allocates nothing. An operator fails only on broken arguments (QR_BAD_ARGUMENT), a weight found
  * bad when first prepared, or a device error. */

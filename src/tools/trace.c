@@ -1,11 +1,13 @@
 /* quire trace: a teacher-forced forward of token sequences, its arrays in a file (design/cli.md). */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
+#include "plan/settle.h"
 #include "tools/open_device.h"
 #include "tools/trace_v41.h"
 
@@ -87,11 +89,19 @@ static uint32_t without_unbuilt(const struct trace *t, uint32_t groups)
 
 /* ---- opening ---- */
 
+/* A folder without a tokenizer is a synthetic one, whose ids are their own numbers. */
 static qr_status open_map(struct trace *t, qr_error *err)
 {
     struct tokenizer *tok;
     if (t->config.n_engram == 0)
         return QR_OK;
+    char *path = path_join(t->options->model.model, "tokenizer.json");
+    if (!path)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for a path");
+    bool there = access(path, F_OK) == 0;
+    qr_free(path);
+    if (!there)
+        return token_map_identity(t->config.vocab_size, &t->map, err);
     TRY(tok_open_ids(t->options->model.model, &t->log, &tok, err));
     qr_status st = token_map_build(tok, &t->map, err);
     tok_close(tok);
@@ -118,17 +128,10 @@ static qr_status open_geometry(struct trace *t, qr_error *err)
 static qr_status open_model_folder(struct trace *t, qr_error *err)
 {
     const struct model_options *m = &t->options->model;
-    char *path = path_join(m->model, "config.json");
-    if (!path)
-        return qr_fail(err, QR_NO_MEMORY, "no memory for a path");
-    qr_status st = config_read(path, &t->config, err);
-    qr_free(path);
-    if (st != QR_OK)
-        return st;
+    TRY(model_folder_open(m->model, &t->config, &t->checkpoint, err));
     bool w8a8 = m->profile ? strcmp(m->profile, "w8a8") == 0 : t->config.stored_w8a8;
     TRY(plan_make(&t->config, w8a8 ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE, &t->plan, err));
     TRY(open_geometry(t, err));
-    TRY(checkpoint_open(m->model, &t->checkpoint, err));
     return open_map(t, err);
 }
 

@@ -1,12 +1,16 @@
 /* label: threads release */
 /* A request's logits are the same bits however its tokens are cut into steps, whoever shares the step,
  * wherever its blocks lie, with any number of threads, and in any container of the caches (runtime.md 13, law 2). */
+#define _GNU_SOURCE
 #include "support/support.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/commands.h"
 #include "support/rig.h"
+#include "support/scratch.h"
 
 static const char *const models[] = {"tests/golden/v41/spec-13.1/model", "tests/golden/v41/wide/model",
                                      "tests/golden/v41/pad/model"};
@@ -161,6 +165,31 @@ static void threads_and_containers_change_no_bit(void **state)
     }
 }
 
+/* A model whose row-parallel weights are summed in eight uneven ranges of K. */
+static void weights_split_along_k_obey_too(void **state)
+{
+    (void)state;
+    const char *const devices[] = {"cpu-reference", "cpu"};
+    char *made = scratch_make(), *dir = realpath(made, NULL);
+    const char *folder = scratch_path(dir, "model");
+    char *argv[] = {"synth", "--quiet", "--config", (char *)(uintptr_t)source_path("tests/data/config/v41-wide-k.json"), "--out",
+                    (char *)(uintptr_t)folder};
+    assert_int_equal(tool_synth(6, argv), 0);
+    for (int i = 0; i < 2; i++) {
+        struct rig r;
+        int32_t tokens[TOKENS];
+        rig_open(&r, &(struct rig_options){.model = folder, .device = devices[i]});
+        rig_tokens(&r, 8, tokens, TOKENS);
+        struct rig_request whole = whole_pass(&r, tokens, TOKENS);
+        compare_rig(&(struct rig_options){.model = folder, .device = devices[i], .threads = 3}, &whole, tokens,
+                    (const int32_t[]){40, 1, 3, 0}, "splits");
+        rig_request_free(&whole);
+        rig_close(&r);
+    }
+    free(dir);
+    scratch_remove(made);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -169,6 +198,7 @@ int main(void)
         cmocka_unit_test(rings_wrap_without_a_trace),
         cmocka_unit_test(requests_that_share_steps_get_the_bits_of_being_alone),
         cmocka_unit_test(threads_and_containers_change_no_bit),
+        cmocka_unit_test(weights_split_along_k_obey_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,9 @@
 #include "support/rig.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "support/models.h"
+#include "plan/settle.h"
 #include "support/support.h"
 #include "tools/open_device.h"
 
@@ -26,12 +24,11 @@ static void open_map(struct rig *r, const char *folder)
 
 void rig_open(struct rig *r, const struct rig_options *o)
 {
-    char path[256];
+    const char *folder = o->model[0] == '/' ? o->model : source_path(o->model);
     qr_error err = {0};
     memset(r, 0, sizeof *r);
-    snprintf(path, sizeof path, "%s/config.json", o->model);
-    r->config = config_of(path);
-    r->plan = plan_of(path);
+    must(model_folder_open(folder, &r->config, &r->checkpoint, &err), &err);
+    must(plan_make(&r->config, QR_PROFILE_REFERENCE, &r->plan, &err), &err);
     r->max_rows = o->max_rows ? o->max_rows : 256;
 
     struct geometry_options g = geometry_defaults(&r->plan);
@@ -42,9 +39,8 @@ void rig_open(struct rig *r, const struct rig_options *o)
         g.index_format = o->index_format;
     }
     must(geometry_make(&r->plan, &g, &r->geometry, &err), &err);
-    must(checkpoint_open(source_path(o->model), &r->checkpoint, &err), &err);
     if (r->config.n_engram > 0)
-        open_map(r, source_path(o->model));
+        open_map(r, folder);
     must(open_device(o->device ? o->device : "cpu-reference", o->threads ? o->threads : 1, NULL, &r->backend, &err), &err);
 
     const struct runner_options options = {

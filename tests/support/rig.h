@@ -6,7 +6,7 @@
 #include "run/forward.h"
 
 struct rig_options {
-    const char *model;  /* folder of the source tree */
+    const char *model;  /* folder of the source tree, or an absolute path */
     const char *device; /* NULL: "cpu-reference" */
     int threads;        /* 0: 1 */
     enum row_format main_format, index_format;

@@ -1,0 +1,170 @@
+#define _GNU_SOURCE
+/* quire trace: ragged batches, forcing with a run's own streams, and what it refuses. The goldens are golden/v41's. */
+#include "support/support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "checkpoint/safetensors.h"
+#include "cli/commands.h"
+#include "support/scratch.h"
+#include "tools/trace_input.h"
+
+#define MODEL "tests/golden/v41/pad/model"
+#define ALL "logits,streams,selection,caches,routes,engram"
+
+static char *scratch;
+
+static const char *write_tokens(const char *name, const char *text)
+{
+    const char *path = scratch_path(scratch, name);
+    scratch_write(path, text, strlen(text));
+    return path;
+}
+
+/* Runs the tool on MODEL; further arguments end with NULL. */
+static int trace(const char *tokens, const char *out, const char *want, const char *const *extra)
+{
+    char *argv[32] = {"trace", "--quiet", "--device", "cpu-reference", "--model", (char *)(uintptr_t)source_path(MODEL),
+                      "--tokens", (char *)(uintptr_t)tokens, "--out", (char *)(uintptr_t)out, "--want", (char *)(uintptr_t)want};
+    int argc = 12;
+    while (extra && *extra)
+        argv[argc++] = (char *)(uintptr_t)*extra++;
+    return tool_trace(argc, argv);
+}
+
+static struct safetensors *open_out(const char *path)
+{
+    struct safetensors *file;
+    qr_error err = {0};
+    if (safetensors_open(path, &file, &err) != QR_OK)
+        fail_msg("%s", err.message);
+    return file;
+}
+
+/* Every array of `part` stands in `all` under the prefix, with the same bytes. */
+static void assert_contained(const struct safetensors *all, const char *prefix, const struct safetensors *part)
+{
+    assert_true(safetensors_count(part) > 30);
+    for (int64_t i = 0; i < safetensors_count(part); i++) {
+        const struct tensor_view *a = safetensors_at(part, i);
+        char name[128];
+        snprintf(name, sizeof name, "%s%s", prefix, a->name);
+        const struct tensor_view *b = safetensors_find(all, name);
+        if (!b || b->bytes != a->bytes || memcmp(a->data, b->data, a->bytes) != 0)
+            fail_msg("%s is not %s of the sequence alone", name, a->name);
+    }
+}
+
+static const char *const lists[] = {"{\"tokens\":[7,8,318,318,9,250,3,4,5,6,11,12,13]}", "{\"tokens\":[9]}",
+                                    "{\"tokens\":[300,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5]}"};
+
+static void a_list_is_a_ragged_batch_with_the_arrays_of_each_alone(void **state)
+{
+    (void)state;
+    char list[512], *out = NULL;
+    snprintf(list, sizeof list, "[%s,%s,%s]", lists[0], lists[1], lists[2]);
+    assert_true(asprintf(&out, "%s/all.safetensors", scratch) > 0);
+    assert_int_equal(trace(write_tokens("list.json", list), out, ALL, (const char *[]){"--chunks", "5,2", NULL}), 0);
+    struct safetensors *all = open_out(out);
+    for (int i = 0; i < 3; i++) {
+        char prefix[16];
+        const char *one = scratch_path(scratch, "one.safetensors");
+        snprintf(prefix, sizeof prefix, "seq%d.", i);
+        assert_int_equal(trace(write_tokens("one.json", lists[i]), one, ALL, NULL), 0);
+        struct safetensors *alone = open_out(one);
+        assert_contained(all, prefix, alone);
+        safetensors_close(alone);
+    }
+
+    /* Forced with what it would compute anyway, a pass stays the same. */
+    const char *forced = scratch_path(scratch, "forced.safetensors");
+    assert_int_equal(trace(scratch_path(scratch, "list.json"), forced, ALL, (const char *[]){"--force", out, NULL}), 0);
+    struct safetensors *again = open_out(forced);
+    assert_contained(all, "", again);
+    safetensors_close(again);
+    safetensors_close(all);
+    free(out);
+}
+
+static void only_the_groups_asked_for_are_written(void **state)
+{
+    (void)state;
+    const char *out = scratch_path(scratch, "few.safetensors");
+    assert_int_equal(trace(write_tokens("few.json", lists[1]), out, "routes", NULL), 0);
+    struct safetensors *file = open_out(out);
+    assert_int_equal(safetensors_count(file), 2);
+    assert_non_null(safetensors_find(file, "router.idx"));
+    assert_non_null(safetensors_find(file, "router.weight"));
+    safetensors_close(file);
+    /* Groups that are not built are left out, the rest is written. */
+    assert_int_equal(trace(scratch_path(scratch, "few.json"), out, "logits,mtp", NULL), 0);
+    file = open_out(out);
+    assert_int_equal(safetensors_count(file), 1);
+    safetensors_close(file);
+}
+
+static void wrong_lines_exit_with_two_and_wrong_files_with_one(void **state)
+{
+    (void)state;
+    static const char *const broken[] = {"{}", "[]", "{\"tokens\":[]}", "{\"tokens\":[320]}", "{\"tokens\":[-1]}", "{\"tokens\":[1.5]}",
+                                         "{\"tokens\":7}", "[{\"tokens\":[1]},3]", "{\"tokens\":[1,2],\"draft_prefixes\":[3]}", "{"};
+    const char *out = scratch_path(scratch, "none.safetensors");
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++)
+        assert_int_equal(trace(write_tokens("broken.json", broken[i]), out, "logits", NULL), 1);
+    const char *good = write_tokens("good.json", lists[1]);
+    assert_int_equal(trace(good, out, "logit", NULL), 2);
+    assert_int_equal(trace(good, out, "", NULL), 2);
+    assert_int_equal(trace(good, out, "logits", (const char *[]){"--chunks", "3,0", NULL}), 2);
+    assert_int_equal(trace(good, out, "logits", (const char *[]){"--chunks", "3,", NULL}), 2);
+    assert_int_equal(trace(good, out, "logits", (const char *[]){"--device", "cuda:9", NULL}), 1);
+    assert_int_equal(trace(good, out, "logits", (const char *[]){"--force", good, NULL}), 1);
+    assert_int_equal(trace(good, out, "logits", (const char *[]){"--block-size", "48", NULL}), 3);
+    assert_int_equal(tool_trace(3, (char *[]){"trace", "--model", "x", NULL}), 2);
+}
+
+static void cuts_repeat_their_last_number_and_stop_where_decoding_starts(void **state)
+{
+    (void)state;
+    int32_t *numbers, count;
+    assert_true(trace_read_chunks("3,1,129", &numbers, &count));
+    assert_int_equal(count, 3);
+    struct trace_cut cut = {.chunks = numbers, .count = 3, .decode_from = 10};
+    static const int32_t wanted[] = {3, 1, 6, 1, 1, 1};
+    int32_t position = 0;
+    for (int32_t step = 0; step < 6; step++) {
+        assert_int_equal(trace_next_chunk(&cut, step, position, 13), wanted[step]);
+        position += wanted[step];
+    }
+    assert_int_equal(position, 13);
+    qr_free(numbers);
+    cut = (struct trace_cut){.decode_from = -1};
+    assert_int_equal(trace_next_chunk(&cut, 0, 0, 500), 500);
+}
+
+static int make_scratch(void **state)
+{
+    (void)state;
+    scratch = scratch_make();
+    return 0;
+}
+
+static int remove_scratch(void **state)
+{
+    (void)state;
+    scratch_remove(scratch);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_list_is_a_ragged_batch_with_the_arrays_of_each_alone),
+        cmocka_unit_test(only_the_groups_asked_for_are_written),
+        cmocka_unit_test(wrong_lines_exit_with_two_and_wrong_files_with_one),
+        cmocka_unit_test(cuts_repeat_their_last_number_and_stop_where_decoding_starts),
+    };
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+}
