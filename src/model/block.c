@@ -15,8 +15,7 @@ void enter_layer(struct pass *p, int32_t index)
     p->layer = &p->plan->layer[index];
     p->w = &p->weights->layer[index];
     p->rows = &p->args->rows->layer[index];
-    p->rope = (struct rope_spec){.frequencies = p->frequencies[p->layer->rope],
-                                 .dim = p->config->rope_head_dim};
+    p->rope = (struct rope_spec){.frequencies = p->frequencies[p->layer->rope], .dim = p->config->rope_head_dim};
 }
 
 qr_status observe(struct pass *p, enum model_point point, qr_error *err)
@@ -93,7 +92,8 @@ qr_status window_key(struct pass *p, enum key_grid grid, qr_error *err)
 
     TRY(linear(p, rows, ws->xq, p->w->wkv, ws->kv, err));
     TRY(CALL(window_key, .rows = rows, .step = p->step, .in = ws->kv, .norm = p->w->kv_norm,
-             .eps = p->config->rms_norm_eps, .rope = p->rope, .grid = grid, .out = ws->keys, .packed = ws->keys_packed));
+             .eps = p->config->rms_norm_eps, .rope = p->rope, .grid = grid, .out = ws->keys,
+             .packed = ws->keys_packed));
     return observe(p, POINT_KEYS, err);
 }
 
@@ -151,8 +151,8 @@ qr_status attend(struct pass *p, const int32_t *selected, qr_error *err)
 
 qr_status keep_window(struct pass *p, qr_error *err)
 {
-    return CALL(window_write, .rows = p->rows->ring, .step = p->step, .keys = p->ws->keys,
-                .packed = p->ws->keys_packed, .head_dim = p->config->head_dim, .ring = window_ring(p));
+    return CALL(window_write, .rows = p->rows->ring, .step = p->step, .keys = p->ws->keys, .packed = p->ws->keys_packed,
+                .head_dim = p->config->head_dim, .ring = window_ring(p));
 }
 
 qr_status attention_output(struct pass *p, qr_error *err)
@@ -202,8 +202,8 @@ qr_status head(struct pass *p, const float *pre, qr_error *err)
 {
     const struct workspace *ws = p->ws;
     struct row_list wanted = p->args->rows->logits, gathered = {.index = NULL, .count = wanted.count};
-    struct activation logits = {.format = ACT_F32, .cols = p->config->vocab_size, .block = p->config->vocab_size,
-                                .codes = ws->logits};
+    struct activation logits = {
+        .format = ACT_F32, .cols = p->config->vocab_size, .block = p->config->vocab_size, .codes = ws->logits};
     if (wanted.count == 0)
         return QR_OK;
 

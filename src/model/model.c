@@ -41,7 +41,8 @@ static qr_status fill_first_pre(struct model *m, qr_error *err)
     int64_t streams = m->plan->config.hc_mult, rows = m->limits.max_rows;
     float *pre = qr_calloc((size_t)(rows * streams), sizeof *pre);
     if (!pre)
-        return qr_fail(err, QR_NO_MEMORY, "model: no memory for the first mixing weights of %lld rows", (long long)rows);
+        return qr_fail(err, QR_NO_MEMORY, "model: no memory for the first mixing weights of %lld rows",
+                       (long long)rows);
     for (int64_t row = 0; row < rows; row++)
         pre[row * streams] = 1.0f;
     qr_status st = m->backend->upload(m->backend, m->ws.pre_first, pre, rows * streams * (int64_t)sizeof *pre, err);
@@ -53,9 +54,10 @@ static qr_status fill_first_pre(struct model *m, qr_error *err)
 
 static qr_status make_workspace(struct model *m, qr_error *err)
 {
-    const struct op_limits largest = {.plan = m->plan, .max_rows = m->limits.max_rows,
-                                     .max_requests = m->limits.max_requests,
-                                     .max_positions = m->limits.max_positions};
+    const struct op_limits largest = {.plan = m->plan,
+                                      .max_rows = m->limits.max_rows,
+                                      .max_requests = m->limits.max_requests,
+                                      .max_positions = m->limits.max_positions};
     int64_t scratch;
     TRY(m->backend->reserve(m->backend, &largest, &scratch, err));
     TRY(m->backend->allocate(m->backend, model_workspace_bytes(m->plan, &m->limits), &m->memory, err));
@@ -111,8 +113,13 @@ const struct model_plan *model_plan_of(const struct model *m) { return m->plan; 
 
 qr_status model_forward(struct model *m, const struct model_pass *args, qr_error *err)
 {
-    struct pass p = {.backend = m->backend, .plan = m->plan, .config = &m->plan->config, .weights = &m->weights,
-                     .ws = &m->ws, .args = args, .step = args->step};
+    struct pass p = {.backend = m->backend,
+                     .plan = m->plan,
+                     .config = &m->plan->config,
+                     .weights = &m->weights,
+                     .ws = &m->ws,
+                     .args = args,
+                     .step = args->step};
     p.frequencies[ROPE_MAIN] = m->frequencies[ROPE_MAIN];
     p.frequencies[ROPE_COMPRESS] = m->frequencies[ROPE_COMPRESS];
     return m->forward(&p, err);

@@ -10,7 +10,8 @@
 
 struct model;
 
-/* Bytes of the buffers that model_open allocates beside the weights (and the backend's own scratch), for the byte plan. */
+/* Bytes of the buffers that model_open allocates beside the weights (and the backend's own scratch), for the byte plan.
+ */
 int64_t model_workspace_bytes(const struct model_plan *plan, const struct model_limits *limits);
 
 /* Compares the checkpoint with the schema of its config, prepares every weight of the backbone, reserves the backend's
@@ -33,7 +34,8 @@ struct model_cache {
 
 /* Where an observer is called. All rows named are those of the layer's lists. */
 enum model_point {
-    POINT_BLOCK_INPUT,  /* streams, and pre for layers > 0, enter the layer (`input` rows); the observer may write them */
+    POINT_BLOCK_INPUT,  /* streams, and pre for layers > 0, enter the layer (`input` rows); the observer may write them
+                         */
     POINT_KEYS,         /* `keys` and `keys_packed` are made (`key` rows) */
     POINT_SELECTED,     /* the layer's own `selected` and `candidates` are made (`query` rows) */
     POINT_ROUTED,       /* `expert_idx` and `expert_weight` are made (`query` rows) */

@@ -6,7 +6,8 @@
 static double pair_of_turns(const struct qr_config *c, double turns)
 {
     const double pi = 3.14159265358979323846;
-    return c->rope_head_dim * log(c->rope_original_positions / (turns * 2.0 * pi)) / (2.0 * log(c->compress_rope_theta));
+    return c->rope_head_dim * log(c->rope_original_positions / (turns * 2.0 * pi)) /
+           (2.0 * log(c->compress_rope_theta));
 }
 
 /* Slow pairs are interpolated (divided by the factor), fast ones kept, those between lo and hi blended. */

@@ -90,8 +90,7 @@ static qr_status indexer(struct pass *p, qr_error *err)
              .weights = ws->index_weights, .plane = index_plane(p), .make_candidates = p->layer->candidate_source,
              .use_candidates = p->layer->candidate_reader, .block_size = c->candidate_block_size,
              .topk_blocks = c->candidate_topk_blocks, .candidates = ws->candidates,
-             .candidate_count = ws->candidate_count, .selected = ws->selected,
-             .selected_count = ws->selected_count));
+             .candidate_count = ws->candidate_count, .selected = ws->selected, .selected_count = ws->selected_count));
     return observe(p, POINT_SELECTED, err);
 }
 

@@ -21,11 +21,11 @@ struct loader {
     char prefix[64]; /* "layers.3." */
 };
 
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        qr_status try_status = (call);                                                                                 \
-        if (try_status != QR_OK)                                                                                       \
-            return try_status;                                                                                         \
+#define TRY(call)                      \
+    do {                               \
+        qr_status try_status = (call); \
+        if (try_status != QR_OK)       \
+            return try_status;         \
     } while (0)
 
 static qr_status out_of_memory(const struct loader *l, qr_error *err)
@@ -69,7 +69,8 @@ static qr_status vector(struct loader *l, const char *name, void *out_pointer, q
 
 /* ---- matrices ---- */
 
-static qr_status format_of(const struct loader *l, const struct tensor_view *view, enum weight_format *out, qr_error *err)
+static qr_status format_of(const struct loader *l, const struct tensor_view *view, enum weight_format *out,
+                           qr_error *err)
 {
     switch (view->dtype) {
     case DTYPE_BF16:
@@ -123,7 +124,8 @@ static qr_status matrix_of(struct loader *l, const char *name, bool row_parallel
     int length = snprintf(full, sizeof full, "%s%s", l->prefix, name);
     TRY(checkpoint_get(l->ck, full, &view, err));
     if (view->rank != 2)
-        return qr_fail(err, QR_BAD_FILE, "%s: %s has %d dimensions, wanted 2", checkpoint_path(l->ck), full, view->rank);
+        return qr_fail(err, QR_BAD_FILE, "%s: %s has %d dimensions, wanted 2", checkpoint_path(l->ck), full,
+                       view->rank);
     if (view->dtype != DTYPE_BF16 && view->dtype != DTYPE_F32) {
         length -= (int)strlen(".weight");
         snprintf(full + length, sizeof full - (size_t)length, ".scale");
@@ -196,7 +198,8 @@ static qr_status load_engram(struct loader *l, struct layer_weights *out, qr_err
 }
 
 /* `stem` is "ffn.experts.%d." or "ffn.shared_experts.". */
-static qr_status load_experts(struct loader *l, const char *stem, int32_t count, struct expert_weights *out, qr_error *err)
+static qr_status load_experts(struct loader *l, const char *stem, int32_t count, struct expert_weights *out,
+                              qr_error *err)
 {
     static const char *const kinds[3] = {"w1", "w2", "w3"};
     struct weight **handles = arena_alloc(&l->w->arena, sizeof *handles * 3 * (size_t)count);

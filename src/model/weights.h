@@ -20,8 +20,8 @@ struct compressor_weights {
 };
 
 struct indexer_weights {
-    struct weight *wk;          /* latent -> index key; owners of rows only */
-    const void *k_norm;         /* bf16 */
+    struct weight *wk;  /* latent -> index key; owners of rows only */
+    const void *k_norm; /* bf16 */
     struct weight *wq_b, *weights_proj;
 };
 

@@ -26,7 +26,7 @@ struct assembly {
 
     struct made_list *made;
     int32_t made_count, made_capacity;
-    int32_t *from;      /* [max_requests] starts of the list being made */
+    int32_t *from; /* [max_requests] starts of the list being made */
 
     const struct batch *batch;
     const int32_t *host_first_row;
@@ -48,7 +48,7 @@ static int64_t words_needed(const struct assembly *a)
 {
     const struct assembly_limits *l = &a->limits;
     int64_t layers = l->plan->layers + l->plan->draft_layers, rows = l->max_rows, requests = l->max_requests;
-    int64_t flat = 4 * rows + 1;                                      /* ids, positions, requests, image mask */
+    int64_t flat = 4 * rows + 1; /* ids, positions, requests, image mask */
     int64_t request = 4 * requests + 1 + requests * blocks_of(a, l->max_positions);
     int64_t lists = (layers * LISTS_PER_LAYER + 1) * (rows + requests) + layers * STARTS_PER_LAYER * requests;
     return flat + request + lists + 64;
@@ -84,7 +84,8 @@ static qr_status allocate(struct assembly *a, qr_error *err)
     return st;
 }
 
-qr_status assembly_open(struct backend *backend, const struct assembly_limits *limits, struct assembly **out, qr_error *err)
+qr_status assembly_open(struct backend *backend, const struct assembly_limits *limits, struct assembly **out,
+                        qr_error *err)
 {
     struct assembly *a = qr_calloc(1, sizeof *a);
     if (!a)

@@ -1,5 +1,5 @@
-/* assemble.h: a batch becomes a step: flat rows, one row list for each thing that a layer does, one upload (runtime.md 3).
- * The only place that makes a step. Knows geometry and plan; no model, no cursor. */
+/* assemble.h: a batch becomes a step: flat rows, one row list for each thing that a layer does, one upload (runtime.md
+ * 3). The only place that makes a step. Knows geometry and plan; no model, no cursor. */
 #ifndef QR_RUN_ASSEMBLE_H
 #define QR_RUN_ASSEMBLE_H
 
@@ -9,22 +9,23 @@
 struct assembly_limits {
     const struct model_plan *plan;
     const struct geometry *geometry;
-    int64_t blocks, slots;  /* of the pool; block 0 is reserved */
+    int64_t blocks, slots; /* of the pool; block 0 is reserved */
     int32_t max_rows, max_requests, max_logits, max_positions;
 };
 
 struct assembly;
 
 /* Allocates everything a step needs, on the host and on the backend. */
-qr_status assembly_open(struct backend *backend, const struct assembly_limits *limits, struct assembly **out, qr_error *err);
+qr_status assembly_open(struct backend *backend, const struct assembly_limits *limits, struct assembly **out,
+                        qr_error *err);
 void assembly_close(struct assembly *a);
 /* Bytes it took on the backend. */
 int64_t assembly_bytes(const struct assembly *a);
 
-/* Everything that must hold before a step may write (runtime.md 3.9): spans not empty, distinct slots in range, tokens of
- * the vocabulary, blocks enough, in range, distinct within a request and not written by one request while another names
- * them, rows and logits within the buffers, tentative spans within the drafter's width. The cursor is not looked at.
- * Fails with QR_INTERNAL naming the span, the value and the bound; changes nothing. */
+/* Everything that must hold before a step may write (runtime.md 3.9): spans not empty, distinct slots in range, tokens
+ * of the vocabulary, blocks enough, in range, distinct within a request and not written by one request while another
+ * names them, rows and logits within the buffers, tentative spans within the drafter's width. The cursor is not looked
+ * at. Fails with QR_INTERNAL naming the span, the value and the bound; changes nothing. */
 qr_status assembly_check(struct assembly *a, const struct batch *batch, qr_error *err);
 
 /* Fills the step of a checked batch and uploads it. Both results stay until the next call. */

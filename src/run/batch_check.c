@@ -77,12 +77,13 @@ static qr_status check_tokens(const struct batch_check *c, const struct batch_sp
     int32_t vocab = c->limits.plan->config.vocab_size;
     for (int32_t i = 0; i < s->count; i++)
         if (s->tokens[i] < 0 || s->tokens[i] >= vocab)
-            return qr_fail(err, QR_INTERNAL, "request %d of the step: token %d at position %d, the vocabulary has %d", b,
-                           s->tokens[i], s->first_position + i, vocab);
+            return qr_fail(err, QR_INTERNAL, "request %d of the step: token %d at position %d, the vocabulary has %d",
+                           b, s->tokens[i], s->first_position + i, vocab);
     for (int32_t i = 0; i < s->before_count; i++)
         if (s->before[i] < 0 || s->before[i] >= vocab)
-            return qr_fail(err, QR_INTERNAL, "request %d of the step: token %d before position %d, the vocabulary has %d",
-                           b, s->before[i], s->first_position, vocab);
+            return qr_fail(err, QR_INTERNAL,
+                           "request %d of the step: token %d before position %d, the vocabulary has %d", b,
+                           s->before[i], s->first_position, vocab);
     return QR_OK;
 }
 
@@ -90,8 +91,10 @@ static qr_status check_tokens(const struct batch_check *c, const struct batch_sp
 static qr_status check_rows(const struct batch_check *c, const struct batch_span *s, int32_t b, qr_error *err)
 {
     const struct model_plan *plan = c->limits.plan;
-    if (s->rows && s->logits_from < s->count && s->first_position + s->logits_from < s->rows->layer[plan->layers - 1].query)
-        return qr_fail(err, QR_INTERNAL, "request %d of the step wants logits of position %d, the last layer runs from %d", b,
+    if (s->rows && s->logits_from < s->count &&
+        s->first_position + s->logits_from < s->rows->layer[plan->layers - 1].query)
+        return qr_fail(err, QR_INTERNAL,
+                       "request %d of the step wants logits of position %d, the last layer runs from %d", b,
                        s->first_position + s->logits_from, s->rows->layer[plan->layers - 1].query);
     return QR_OK;
 }
@@ -100,14 +103,16 @@ static qr_status check_tentative(const struct batch_check *c, const struct batch
 {
     int32_t width = c->limits.geometry->options.draft_width;
     if (width < 1 || s->first_position < 1 || s->count > width + 1)
-        return qr_fail(err, QR_INTERNAL,
-                       "request %d of a verify step: %d tokens at position %d with a draft width of %d; wanted a position "
-                       "above 0 and at most %d tokens",
-                       b, s->count, s->first_position, width, width + 1);
+        return qr_fail(
+            err, QR_INTERNAL,
+            "request %d of a verify step: %d tokens at position %d with a draft width of %d; wanted a position "
+            "above 0 and at most %d tokens",
+            b, s->count, s->first_position, width, width + 1);
     return QR_OK;
 }
 
-static qr_status check_slot(struct batch_check *c, const struct batch_span *s, int32_t b, int64_t first_stamp, qr_error *err)
+static qr_status check_slot(struct batch_check *c, const struct batch_span *s, int32_t b, int64_t first_stamp,
+                            qr_error *err)
 {
     if (s->slot < 0 || s->slot >= c->limits.slots)
         return qr_fail(err, QR_INTERNAL, "request %d of the step has slot %d, wanted 0 to %lld", b, s->slot,
@@ -120,7 +125,8 @@ static qr_status check_slot(struct batch_check *c, const struct batch_span *s, i
 }
 
 /* Blocks enough, each in range and named once; those that the span writes are stamped. */
-static qr_status check_blocks(struct batch_check *c, const struct batch_span *s, int32_t b, int64_t first_stamp, qr_error *err)
+static qr_status check_blocks(struct batch_check *c, const struct batch_span *s, int32_t b, int64_t first_stamp,
+                              qr_error *err)
 {
     int64_t wanted = blocks_up_to(c, (int64_t)s->first_position + s->count);
     int32_t first = s->write_from > s->first_position ? s->write_from : s->first_position;
@@ -144,7 +150,8 @@ static qr_status check_blocks(struct batch_check *c, const struct batch_span *s,
 }
 
 /* A block that two requests name is written by none of them (runtime.md 4.11, I2). */
-static qr_status check_sharing(const struct batch_check *c, const struct batch *batch, int64_t first_stamp, qr_error *err)
+static qr_status check_sharing(const struct batch_check *c, const struct batch *batch, int64_t first_stamp,
+                               qr_error *err)
 {
     for (int32_t b = 0; b < batch->count; b++) {
         const struct batch_span *s = &batch->spans[b];
@@ -152,7 +159,8 @@ static qr_status check_sharing(const struct batch_check *c, const struct batch *
         for (int64_t i = 0; i < wanted; i++) {
             int64_t writer = c->block_written[s->blocks[i]];
             if (writer >= first_stamp && writer != first_stamp + b)
-                return qr_fail(err, QR_INTERNAL, "block id %d is written by request %lld of the step and named by request %d",
+                return qr_fail(err, QR_INTERNAL,
+                               "block id %d is written by request %lld of the step and named by request %d",
                                s->blocks[i], (long long)(writer - first_stamp), b);
         }
     }

@@ -1,5 +1,5 @@
-/* cursor.h: moving a request's cursor, and keeping the copy in its STATE entry (runtime.md 3.8). The struct is cache/pool.h's:
- * the next position, and the compressed ids that Engram's next n-grams reach back to. */
+/* cursor.h: moving a request's cursor, and keeping the copy in its STATE entry (runtime.md 3.8). The struct is
+ * cache/pool.h's: the next position, and the compressed ids that Engram's next n-grams reach back to. */
 #ifndef QR_RUN_CURSOR_H
 #define QR_RUN_CURSOR_H
 

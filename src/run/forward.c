@@ -8,7 +8,7 @@
 
 /* A tentative step that waits for its verdict. */
 struct pending {
-    int32_t requests;     /* 0: none */
+    int32_t requests; /* 0: none */
     int32_t *slot, *first_row, *count;
 };
 
@@ -20,18 +20,18 @@ struct runner {
     struct model *model;
     struct assembly *assembly;
     struct ngrams *ngrams;
-    uint8_t *base;              /* the pools, on the backend */
+    uint8_t *base; /* the pools, on the backend */
     struct cache_pool pool;
-    struct cursor *cursors;     /* [slots] */
-    struct cursor *placed;      /* [max_requests] cursors that the step starts from */
+    struct cursor *cursors; /* [slots] */
+    struct cursor *placed;  /* [max_requests] cursors that the step starts from */
     struct pending pending;
 };
 
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        qr_status try_status = (call);                                                                                 \
-        if (try_status != QR_OK)                                                                                       \
-            return try_status;                                                                                         \
+#define TRY(call)                      \
+    do {                               \
+        qr_status try_status = (call); \
+        if (try_status != QR_OK)       \
+            return try_status;         \
     } while (0)
 
 /* ---- opening ---- */
@@ -54,9 +54,13 @@ static qr_status make_host_arrays(struct runner *r, qr_error *err)
 static qr_status open_parts(struct runner *r, const struct checkpoint *ck, const struct token_map *map, qr_error *err)
 {
     const struct model_limits *m = &r->options.model;
-    const struct assembly_limits limits = {.plan = r->plan, .geometry = r->geometry, .blocks = r->options.blocks,
-                                           .slots = r->options.slots, .max_rows = m->max_rows,
-                                           .max_requests = m->max_requests, .max_logits = m->max_logits,
+    const struct assembly_limits limits = {.plan = r->plan,
+                                           .geometry = r->geometry,
+                                           .blocks = r->options.blocks,
+                                           .slots = r->options.slots,
+                                           .max_rows = m->max_rows,
+                                           .max_requests = m->max_requests,
+                                           .max_logits = m->max_logits,
                                            .max_positions = m->max_positions};
     struct pool_layout layout;
     void *base;
@@ -119,16 +123,18 @@ static qr_status starting_cursors(struct runner *r, const struct batch *batch, q
         if (s->first_position == 0 || s->place) {
             int32_t ids[CURSOR_HISTORY], count = s->first_position == 0 ? 0 : s->before_count;
             if (count < 0 || count > CURSOR_HISTORY)
-                return qr_fail(err, QR_INTERNAL, "request %d of the step comes with %d tokens of history, wanted at most %d",
-                               b, count, CURSOR_HISTORY);
+                return qr_fail(err, QR_INTERNAL,
+                               "request %d of the step comes with %d tokens of history, wanted at most %d", b, count,
+                               CURSOR_HISTORY);
             ngrams_compress(r->ngrams, s->before, s->before_mask, count, ids);
             r->placed[b] = cursor_at(r->geometry, s->first_position, ids, count);
             continue;
         }
         r->placed[b] = r->cursors[s->slot];
         if (r->placed[b].position != s->first_position)
-            return qr_fail(err, QR_INTERNAL, "request %d of the step starts at position %d, the cursor of its slot %d is at %lld",
-                           b, s->first_position, s->slot, (long long)r->placed[b].position);
+            return qr_fail(err, QR_INTERNAL,
+                           "request %d of the step starts at position %d, the cursor of its slot %d is at %lld", b,
+                           s->first_position, s->slot, (long long)r->placed[b].position);
     }
     return QR_OK;
 }
@@ -184,10 +190,13 @@ static void lose(struct runner *r, const struct batch *batch)
     r->pending.requests = 0;
 }
 
-static qr_status forward(struct runner *r, const struct batch *batch, const struct model_observer *observer, qr_error *err)
+static qr_status forward(struct runner *r, const struct batch *batch, const struct model_observer *observer,
+                         qr_error *err)
 {
-    const struct model_pass pass = {.step = assembly_step(r->assembly), .rows = assembly_rows(r->assembly),
-                                    .cache = runner_cache(r), .observer = observer};
+    const struct model_pass pass = {.step = assembly_step(r->assembly),
+                                    .rows = assembly_rows(r->assembly),
+                                    .cache = runner_cache(r),
+                                    .observer = observer};
     TRY(assembly_fill(r->assembly, batch, err));
     TRY(ngrams_upload(r->ngrams, r->backend, model_workspace(r->model), err));
     TRY(model_forward(r->model, &pass, err));
@@ -213,8 +222,8 @@ qr_status runner_commit(struct runner *r, const int32_t *accepted, qr_error *err
         return qr_fail(err, QR_INTERNAL, "verdict without a verify step");
     for (int32_t b = 0; b < p->requests; b++)
         if (accepted[b] < 0 || accepted[b] > p->count[b])
-            return qr_fail(err, QR_INTERNAL, "verdict on request %d of the step: %d tokens accepted of %d", b, accepted[b],
-                           p->count[b]);
+            return qr_fail(err, QR_INTERNAL, "verdict on request %d of the step: %d tokens accepted of %d", b,
+                           accepted[b], p->count[b]);
 
     for (int32_t b = 0; b < p->requests; b++) {
         struct cursor c = r->cursors[p->slot[b]];

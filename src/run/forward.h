@@ -1,9 +1,9 @@
 /* forward.h: the runner: owns the pools, the step buffers, the cursors and the model, and runs one step as a
  * transaction (runtime.md 3.10): check, stage Engram rows, assemble, forward, advance the cursors.
  *
- * What fails before the forward (every check, a bad Engram row) leaves everything as it was. A forward that fails midway
- * has overwritten ring rows, so the slots of that step are lost: their next span must start at position 0 or be placed
- * anew. Pages of other requests are never touched. One thread at a time. */
+ * What fails before the forward (every check, a bad Engram row) leaves everything as it was. A forward that fails
+ * midway has overwritten ring rows, so the slots of that step are lost: their next span must start at position 0 or be
+ * placed anew. Pages of other requests are never touched. One thread at a time. */
 #ifndef QR_RUN_FORWARD_H
 #define QR_RUN_FORWARD_H
 
@@ -13,7 +13,7 @@
 #include "text/token_map.h"
 
 struct runner_options {
-    int64_t blocks, slots;      /* of the pool; block 0 is reserved */
+    int64_t blocks, slots; /* of the pool; block 0 is reserved */
     struct model_limits model;
 };
 
@@ -26,10 +26,11 @@ qr_status runner_open(const struct checkpoint *ck, const struct model_plan *plan
                       struct runner **out, qr_error *err);
 void runner_close(struct runner *r);
 
-/* Runs a step. On success the logits wanted stand in workspace.logits, in the order of the rows. Cursors of a step that is
- * not tentative are advanced; those of a tentative one wait for runner_commit. A cursor that is not at its span's first
- * position is QR_INTERNAL, naming both (unless the span starts at 0 or places it). */
-qr_status runner_step(struct runner *r, const struct batch *batch, const struct model_observer *observer, qr_error *err);
+/* Runs a step. On success the logits wanted stand in workspace.logits, in the order of the rows. Cursors of a step that
+ * is not tentative are advanced; those of a tentative one wait for runner_commit. A cursor that is not at its span's
+ * first position is QR_INTERNAL, naming both (unless the span starts at 0 or places it). */
+qr_status runner_step(struct runner *r, const struct batch *batch, const struct model_observer *observer,
+                      qr_error *err);
 
 /* Advances request b of the tentative step by accepted[b] tokens, 0 (the step is dropped) to its count. */
 qr_status runner_commit(struct runner *r, const int32_t *accepted, qr_error *err);

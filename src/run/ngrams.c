@@ -7,22 +7,22 @@
 #include "checkpoint/engram_hash.h"
 
 struct ngrams {
-    int32_t tables;       /* 0: the model has no Engram layer */
+    int32_t tables; /* 0: the model has no Engram layer */
     int32_t columns, width, max_rows;
     struct engram_table table[QR_MAX_ENGRAM];
     struct engram_hash hash;
     const struct token_map *map;
-    int32_t *ids;         /* [max_rows] compressed, of the batch staged last */
-    int64_t *rows;        /* [tables][staged][columns] */
-    uint16_t *values;     /* [tables][staged][columns * width] bf16 */
+    int32_t *ids;     /* [max_rows] compressed, of the batch staged last */
+    int64_t *rows;    /* [tables][staged][columns] */
+    uint16_t *values; /* [tables][staged][columns * width] bf16 */
     int32_t staged;
 };
 
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        qr_status try_status = (call);                                                                                 \
-        if (try_status != QR_OK)                                                                                       \
-            return try_status;                                                                                         \
+#define TRY(call)                      \
+    do {                               \
+        qr_status try_status = (call); \
+        if (try_status != QR_OK)       \
+            return try_status;         \
     } while (0)
 
 static qr_status check_map(const struct checkpoint *ck, const struct qr_config *c, const struct token_map *map,
@@ -34,7 +34,8 @@ static qr_status check_map(const struct checkpoint *ck, const struct qr_config *
         return qr_fail(err, QR_BAD_FILE, "%s: the tokenizer has %d ids, config vocab_size is %d", checkpoint_path(ck),
                        map->count, c->vocab_size);
     if (map->keys != c->engram_compressed_vocab_size)
-        return qr_fail(err, QR_BAD_FILE, "%s: the tokenizer's ids have %d keys, config engram_compressed_vocab_size is %d",
+        return qr_fail(err, QR_BAD_FILE,
+                       "%s: the tokenizer's ids have %d keys, config engram_compressed_vocab_size is %d",
                        checkpoint_path(ck), map->keys, c->engram_compressed_vocab_size);
     return QR_OK;
 }
@@ -151,7 +152,8 @@ qr_status ngrams_upload(struct ngrams *n, struct backend *backend, const struct 
 {
     int64_t values = (int64_t)n->staged * n->columns * n->width;
     for (int32_t t = 0; t < n->tables; t++)
-        TRY(backend->upload(backend, ws->engram[t].codes, n->values + t * values, values * (int64_t)sizeof *n->values, err));
+        TRY(backend->upload(backend, ws->engram[t].codes, n->values + t * values, values * (int64_t)sizeof *n->values,
+                            err));
     return QR_OK;
 }
 

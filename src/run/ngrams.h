@@ -1,5 +1,5 @@
-/* ngrams.h: Engram's table rows of a step, fetched before the forward from the final token ids and the cursors' histories
- * (runtime.md 3.7, v41-model.md 8.5, 8.6). Without Engram layers every call does nothing. */
+/* ngrams.h: Engram's table rows of a step, fetched before the forward from the final token ids and the cursors'
+ * histories (runtime.md 3.7, v41-model.md 8.5, 8.6). Without Engram layers every call does nothing. */
 #ifndef QR_RUN_NGRAMS_H
 #define QR_RUN_NGRAMS_H
 
@@ -11,8 +11,8 @@
 
 struct ngrams;
 
-/* `map` must outlive the stage; it may be NULL where the plan has no Engram layer. Refuses a map of another vocabulary or
- * whose count of keys is not engram_compressed_vocab_size, with both numbers. */
+/* `map` must outlive the stage; it may be NULL where the plan has no Engram layer. Refuses a map of another vocabulary
+ * or whose count of keys is not engram_compressed_vocab_size, with both numbers. */
 qr_status ngrams_open(const struct checkpoint *ck, const struct model_plan *plan, const struct token_map *map,
                       int32_t max_rows, struct ngrams **out, qr_error *err);
 void ngrams_close(struct ngrams *n);

@@ -8,13 +8,13 @@
 
 /* Consecutive tokens of one request. Everything pointed to is the scheduler's and stays until the step is over. */
 struct batch_span {
-    int32_t slot;               /* STATE slot, exclusively the request's */
-    const int32_t *blocks;      /* its PAGE ids, block i holding positions i*B .. i*B + B-1 */
-    int32_t block_count;        /* at least ceil((first_position + count) / B) */
+    int32_t slot;          /* STATE slot, exclusively the request's */
+    const int32_t *blocks; /* its PAGE ids, block i holding positions i*B .. i*B + B-1 */
+    int32_t block_count;   /* at least ceil((first_position + count) / B) */
     int32_t first_position, count;
-    const int32_t *tokens;      /* [count] */
-    const uint8_t *image_mask;  /* [count] 1: image-span token; NULL: none */
-    int32_t logits_from;        /* tokens from this one on (0 .. count) want logits; count: none */
+    const int32_t *tokens;     /* [count] */
+    const uint8_t *image_mask; /* [count] 1: image-span token; NULL: none */
+    int32_t logits_from;       /* tokens from this one on (0 .. count) want logits; count: none */
 
     const struct row_plan *rows; /* the part of the request's positions that each layer runs; NULL: every one */
     int32_t write_from;          /* compressed rows of groups that end below it exist: they are read, never written */
@@ -22,7 +22,7 @@ struct batch_span {
     /* The slot is new to this request: its cursor is set to first_position, and the Engram history to the tokens just
      * before it, oldest first. Position 0 does this by itself. */
     bool place;
-    int32_t before_count;       /* as many as there are, at most the history's length */
+    int32_t before_count; /* as many as there are, at most the history's length */
     const int32_t *before;
     const uint8_t *before_mask; /* [before_count] or NULL */
 };

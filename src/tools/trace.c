@@ -32,19 +32,19 @@ struct trace {
     struct trace_input input;
     struct trace_cut cut;
     int32_t *chunks;
-    int32_t **blocks;        /* of each sequence */
+    int32_t **blocks; /* of each sequence */
     struct batch_span *spans;
-    int32_t *sequence;       /* of each span */
-    int32_t *positions;      /* where each sequence stands */
+    int32_t *sequence;  /* of each span */
+    int32_t *positions; /* where each sequence stands */
     struct trace_arrays arrays;
     struct trace_v41 *recorder;
 };
 
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        qr_status try_status = (call);                                                                                 \
-        if (try_status != QR_OK)                                                                                       \
-            return try_status;                                                                                         \
+#define TRY(call)                      \
+    do {                               \
+        qr_status try_status = (call); \
+        if (try_status != QR_OK)       \
+            return try_status;         \
     } while (0)
 
 /* ---- what was asked for ---- */
@@ -53,8 +53,14 @@ static const struct {
     const char *name;
     uint32_t groups;
 } group_names[] = {
-    {"logits", TRACE_LOGITS}, {"streams", TRACE_STREAMS}, {"selection", TRACE_SELECTION}, {"caches", TRACE_CACHES},
-    {"routes", TRACE_ROUTES}, {"engram", TRACE_ENGRAM},   {"draft", TRACE_DRAFT},         {"mtp", TRACE_MTP},
+    {"logits", TRACE_LOGITS},
+    {"streams", TRACE_STREAMS},
+    {"selection", TRACE_SELECTION},
+    {"caches", TRACE_CACHES},
+    {"routes", TRACE_ROUTES},
+    {"engram", TRACE_ENGRAM},
+    {"draft", TRACE_DRAFT},
+    {"mtp", TRACE_MTP},
     {"all", TRACE_LOGITS | TRACE_STREAMS | TRACE_SELECTION | TRACE_CACHES | TRACE_ROUTES | TRACE_ENGRAM | TRACE_DRAFT},
 };
 enum { GROUPS = sizeof group_names / sizeof *group_names };
@@ -135,8 +141,8 @@ static qr_status open_model_folder(struct trace *t, qr_error *err)
     return open_map(t, err);
 }
 
-/* Blocks of every sequence, handed out from the far end of the pool so that no address is where a plain array would have
- * it; `*used` gets the size of the pool. */
+/* Blocks of every sequence, handed out from the far end of the pool so that no address is where a plain array would
+ * have it; `*used` gets the size of the pool. */
 static qr_status deal_blocks(struct trace *t, int64_t *used, qr_error *err)
 {
     int64_t block = t->geometry.options.block_tokens, next = 1;
@@ -188,13 +194,16 @@ static qr_status open_runner(struct trace *t, qr_error *err)
     for (int32_t i = 0; i < t->input.count; i++)
         longest = t->input.sequences[i].count > longest ? t->input.sequences[i].count : longest;
 
-    const struct runner_options options = {
-        .blocks = blocks, .slots = t->input.count,
-        .model = {.max_rows = (int32_t)rows, .max_requests = t->input.count, .max_logits = (int32_t)rows,
-                  .max_positions = longest, .trace = true}};
+    const struct runner_options options = {.blocks = blocks,
+                                           .slots = t->input.count,
+                                           .model = {.max_rows = (int32_t)rows,
+                                                     .max_requests = t->input.count,
+                                                     .max_logits = (int32_t)rows,
+                                                     .max_positions = longest,
+                                                     .trace = true}};
     TRY(open_device(t->options->model.device, t->options->model.threads, &t->log, &t->backend, err));
-    return runner_open(t->checkpoint, &t->plan, &t->geometry, t->backend, t->config.n_engram > 0 ? &t->map : NULL, &options,
-                       &t->runner, err);
+    return runner_open(t->checkpoint, &t->plan, &t->geometry, t->backend, t->config.n_engram > 0 ? &t->map : NULL,
+                       &options, &t->runner, err);
 }
 
 /* ---- running ---- */
@@ -210,10 +219,13 @@ static bool next_batch(struct trace *t, int32_t step, struct batch *out)
         if (position == s->count)
             continue;
         struct batch_span *span = &t->spans[out->count];
-        *span = (struct batch_span){.slot = t->input.count - 1 - i, .blocks = t->blocks[i],
-                                    .block_count = (s->count + block - 1) / block, .first_position = position,
+        *span = (struct batch_span){.slot = t->input.count - 1 - i,
+                                    .blocks = t->blocks[i],
+                                    .block_count = (s->count + block - 1) / block,
+                                    .first_position = position,
                                     .count = trace_next_chunk(&t->cut, step, position, s->count),
-                                    .tokens = s->tokens + position, .image_mask = s->image_mask + position};
+                                    .tokens = s->tokens + position,
+                                    .image_mask = s->image_mask + position};
         t->sequence[out->count++] = i;
         t->positions[i] += span->count;
     }
@@ -235,8 +247,12 @@ static qr_status run(struct trace *t, uint32_t groups, qr_error *err)
     if (t->options->force)
         TRY(safetensors_open(t->options->force, &t->force, err));
     TRY(open_runner(t, err));
-    const struct trace_job job = {.plan = &t->plan, .backend = t->backend, .runner = t->runner, .input = &t->input,
-                                  .want = without_unbuilt(t, groups), .force = t->force};
+    const struct trace_job job = {.plan = &t->plan,
+                                  .backend = t->backend,
+                                  .runner = t->runner,
+                                  .input = &t->input,
+                                  .want = without_unbuilt(t, groups),
+                                  .force = t->force};
     TRY(trace_v41_open(&job, &t->arrays, &t->recorder, err));
     TRY(run_steps(t, err));
     return arrays_save(&t->arrays, t->options->out, err);
@@ -267,28 +283,62 @@ int tool_trace(int argc, char **argv)
     struct trace_options o = {.model = MODEL_OPTIONS_DEFAULT, .want = "logits", .decode_from = -1};
     const struct option table[] = {
         MODEL_OPTIONS(o.model),
-        {.name = "tokens", .kind = OPTION_STRING, .target = &o.tokens, .value = "FILE",
+        {.name = "tokens",
+         .kind = OPTION_STRING,
+         .target = &o.tokens,
+         .value = "FILE",
          .help = "JSON: {\"tokens\": [...]} or a list of such objects, a ragged batch"},
-        {.name = "out", .kind = OPTION_STRING, .target = &o.out, .value = "FILE", .help = "the safetensors file to write"},
-        {.name = "want", .kind = OPTION_STRING, .target = &o.want, .value = "LIST",
+        {.name = "out",
+         .kind = OPTION_STRING,
+         .target = &o.out,
+         .value = "FILE",
+         .help = "the safetensors file to write"},
+        {.name = "want",
+         .kind = OPTION_STRING,
+         .target = &o.want,
+         .value = "LIST",
          .help = "groups of arrays: logits (default), streams, selection, caches, routes, engram, draft, mtp, all"},
-        {.name = "force", .kind = OPTION_STRING, .target = &o.force, .value = "FILE",
+        {.name = "force",
+         .kind = OPTION_STRING,
+         .target = &o.force,
+         .value = "FILE",
          .help = "feed every layer with the streams and pre of FILE instead of its predecessor's"},
-        {.name = "chunks", .kind = OPTION_STRING, .target = &o.chunks, .value = "N,N,...",
+        {.name = "chunks",
+         .kind = OPTION_STRING,
+         .target = &o.chunks,
+         .value = "N,N,...",
          .help = "tokens of each step, the last number repeating; default: all at once"},
-        {.name = "decode-from", .kind = OPTION_INT, .target = &o.decode_from, .value = "N",
-         .help = "run positions from N on one at a time", .least = 0, .most = 2147483647},
-        {.name = "block-size", .kind = OPTION_INT, .target = &o.block_size, .value = "N", .help = "tokens of a cache block; default 128",
-         .least = 1, .most = 2147483647},
-        {.name = "kv-cache-dtype", .kind = OPTION_CHOICE, .target = &o.cache_format, .value = "bf16|fp4",
+        {.name = "decode-from",
+         .kind = OPTION_INT,
+         .target = &o.decode_from,
+         .value = "N",
+         .help = "run positions from N on one at a time",
+         .least = 0,
+         .most = 2147483647},
+        {.name = "block-size",
+         .kind = OPTION_INT,
+         .target = &o.block_size,
+         .value = "N",
+         .help = "tokens of a cache block; default 128",
+         .least = 1,
+         .most = 2147483647},
+        {.name = "kv-cache-dtype",
+         .kind = OPTION_CHOICE,
+         .target = &o.cache_format,
+         .value = "bf16|fp4",
          .help = "container of compressed and window rows"},
-        {.name = "index-cache-dtype", .kind = OPTION_CHOICE, .target = &o.index_format, .value = "fp4|fp8|int8",
+        {.name = "index-cache-dtype",
+         .kind = OPTION_CHOICE,
+         .target = &o.index_format,
+         .value = "fp4|fp8|int8",
          .help = "container of index keys"},
         {0},
     };
-    struct command_line line = {.command = "trace", .synopsis = "--model DIR --tokens FILE --out FILE [OPTION...]",
-                                .about = "Runs a teacher-forced forward of token sequences and writes arrays of it, named as in the goldens.",
-                                .options = table};
+    struct command_line line = {
+        .command = "trace",
+        .synopsis = "--model DIR --tokens FILE --out FILE [OPTION...]",
+        .about = "Runs a teacher-forced forward of token sequences and writes arrays of it, named as in the goldens.",
+        .options = table};
     struct trace t = {.options = &o};
     qr_error err = {0};
     uint32_t groups;
@@ -297,7 +347,10 @@ int tool_trace(int argc, char **argv)
     if (!options_parse(&line, argc, argv, &status))
         return status;
     if (!o.model.model || !o.tokens || !o.out)
-        return options_wrong(&line, "%s is missing", !o.model.model ? "--model DIR" : !o.tokens ? "--tokens FILE" : "--out FILE");
+        return options_wrong(&line, "%s is missing",
+                             !o.model.model ? "--model DIR"
+                             : !o.tokens    ? "--tokens FILE"
+                                            : "--out FILE");
     if (!read_groups(o.want, &groups))
         return options_wrong(&line, "--want %s names a group that does not exist", o.want);
     if (!trace_read_chunks(o.chunks, &t.chunks, &t.cut.count))

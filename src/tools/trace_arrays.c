@@ -27,8 +27,8 @@ qr_status arrays_add(struct trace_arrays *a, void *data_pointer, enum dtype dtyp
         return qr_fail(err, QR_NO_MEMORY, "no memory for array %s of %lld bytes", text, (long long)bytes);
 
     memcpy(own_shape, shape, (size_t)rank * sizeof *shape);
-    a->items[a->count++] = (struct tensor_view){.name = own_name, .dtype = dtype, .rank = rank, .shape = own_shape,
-                                                .data = data, .bytes = (uint64_t)bytes};
+    a->items[a->count++] = (struct tensor_view){
+        .name = own_name, .dtype = dtype, .rank = rank, .shape = own_shape, .data = data, .bytes = (uint64_t)bytes};
     memcpy(data_pointer, &data, sizeof data);
     return QR_OK;
 }

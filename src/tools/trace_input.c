@@ -32,7 +32,8 @@ static qr_status read_list(const struct json *list, const char *what, int64_t le
     return QR_OK;
 }
 
-static qr_status read_sequence(const struct json *object, const struct qr_config *c, struct trace_sequence *s, qr_error *err)
+static qr_status read_sequence(const struct json *object, const struct qr_config *c, struct trace_sequence *s,
+                               qr_error *err)
 {
     int64_t next;
     if (object->kind != JSON_OBJECT)
@@ -41,13 +42,15 @@ static qr_status read_sequence(const struct json *object, const struct qr_config
     if (st == QR_OK && s->count == 0)
         st = qr_fail(err, QR_BAD_REQUEST, "there are no tokens");
     if (st == QR_OK && s->count > c->max_position_embeddings)
-        st = qr_fail(err, QR_BAD_REQUEST, "%d tokens, the model has %d positions", s->count, c->max_position_embeddings);
+        st =
+            qr_fail(err, QR_BAD_REQUEST, "%d tokens, the model has %d positions", s->count, c->max_position_embeddings);
     if (st == QR_OK)
-        st = read_list(json_get(object, "draft_prefixes"), "draft_prefixes", 1, s->count, &s->prefixes, &s->prefix_count,
-                       err);
+        st = read_list(json_get(object, "draft_prefixes"), "draft_prefixes", 1, s->count, &s->prefixes,
+                       &s->prefix_count, err);
     if (st != QR_OK)
         return st;
-    s->next_token = json_int64(json_get(object, "next_token"), &next) && next >= 0 && next < c->vocab_size ? (int32_t)next : -1;
+    s->next_token =
+        json_int64(json_get(object, "next_token"), &next) && next >= 0 && next < c->vocab_size ? (int32_t)next : -1;
     s->image_mask = qr_calloc((size_t)s->count, 1);
     if (!s->image_mask)
         return qr_fail(err, QR_NO_MEMORY, "no memory for %d tokens", s->count);

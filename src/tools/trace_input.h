@@ -1,17 +1,17 @@
-/* trace_input.h: the sequences of `quire trace` (design/cli.md): one object {"tokens": [...]}, or a list of them, a ragged
- * batch. Members that other families or drafts use are read where they are used. */
+/* trace_input.h: the sequences of `quire trace` (design/cli.md): one object {"tokens": [...]}, or a list of them, a
+ * ragged batch. Members that other families or drafts use are read where they are used. */
 #ifndef QR_TOOLS_TRACE_INPUT_H
 #define QR_TOOLS_TRACE_INPUT_H
 
 #include "checkpoint/config.h"
 
 struct trace_sequence {
-    char prefix[24];      /* of its arrays: "", or "seq3." in a list */
-    int32_t *tokens;      /* [count] */
-    uint8_t *image_mask;  /* [count] 1 where the token is image_token_id */
+    char prefix[24];     /* of its arrays: "", or "seq3." in a list */
+    int32_t *tokens;     /* [count] */
+    uint8_t *image_mask; /* [count] 1 where the token is image_token_id */
     int32_t count;
-    int32_t next_token;   /* -1: not given */
-    int32_t *prefixes;    /* draft_prefixes */
+    int32_t next_token; /* -1: not given */
+    int32_t *prefixes;  /* draft_prefixes */
     int32_t prefix_count;
 };
 

@@ -15,7 +15,9 @@ int32_t trace_plane_code_bytes(const struct trace_plane *p) { return is_fp4(p) ?
 
 int32_t trace_plane_scale_bytes(const struct trace_plane *p)
 {
-    return p->plane.format == ROW_FP4_E4M3 ? p->n / Q4_E4M3_BLOCK : p->plane.format == ROW_INDEX_FP4 ? p->n / Q4_E8M0_BLOCK : 0;
+    return p->plane.format == ROW_FP4_E4M3    ? p->n / Q4_E4M3_BLOCK
+           : p->plane.format == ROW_INDEX_FP4 ? p->n / Q4_E8M0_BLOCK
+                                              : 0;
 }
 
 /* Bytes of a row's values, and of its scales, in the pool. */
@@ -29,7 +31,8 @@ static int32_t scale_bytes(const struct trace_plane *p)
     return is_fp4(p) ? trace_plane_scale_bytes(p) : p->plane.format == ROW_INDEX_FP8 ? (int32_t)sizeof(float) : 0;
 }
 
-static void decode(const struct trace_plane *p, const uint8_t *values, const uint8_t *scales, uint16_t *wide, float *out)
+static void decode(const struct trace_plane *p, const uint8_t *values, const uint8_t *scales, uint16_t *wide,
+                   float *out)
 {
     float scale = 1.0f;
     switch (p->plane.format) {
@@ -59,7 +62,8 @@ static qr_status read_row(const struct trace_plane *p, int64_t row, uint8_t *val
     const uint8_t *from = p->plane.values + plane_value_offset(&p->plane, block, in_block);
     qr_status st = b->download(b, values, from, value_bytes(p), err);
     if (st == QR_OK && scale_bytes(p) > 0)
-        st = b->download(b, scales, p->plane.scales + plane_scale_offset(&p->plane, block, in_block), scale_bytes(p), err);
+        st = b->download(b, scales, p->plane.scales + plane_scale_offset(&p->plane, block, in_block), scale_bytes(p),
+                         err);
     return st == QR_OK ? b->fence(b, err) : st;
 }
 

@@ -7,10 +7,10 @@
 struct trace_plane {
     struct backend *backend;
     struct row_plane plane;
-    const int32_t *blocks;  /* of the request */
-    int32_t n;              /* values of a row */
-    int64_t count;          /* rows */
-    float *values;          /* [count][n] */
+    const int32_t *blocks;   /* of the request */
+    int32_t n;               /* values of a row */
+    int64_t count;           /* rows */
+    float *values;           /* [count][n] */
     uint8_t *codes, *scales; /* [count][code bytes], [count][scale bytes]; only where those are not 0 */
 };
 

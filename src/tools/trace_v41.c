@@ -13,7 +13,7 @@ struct layer_arrays {
     float *window, *gate;
     uint8_t *window_codes, *window_scales;
     int32_t *selected_ptr;
-    int32_t *selected;   /* own memory, growing */
+    int32_t *selected; /* own memory, growing */
     size_t selected_count, selected_capacity;
 };
 
@@ -29,7 +29,7 @@ struct trace_v41 {
     struct trace_job job;
     struct trace_arrays *arrays;
     struct sequence_arrays *sequences;
-    uint8_t *scratch;       /* rows on their way between the backend and the arrays */
+    uint8_t *scratch; /* rows on their way between the backend and the arrays */
     size_t scratch_bytes;
 
     /* of the step in progress */
@@ -44,11 +44,11 @@ struct piece {
     int32_t first_row, position, count, logits_from, first_logit;
 };
 
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        qr_status try_status = (call);                                                                                 \
-        if (try_status != QR_OK)                                                                                       \
-            return try_status;                                                                                         \
+#define TRY(call)                      \
+    do {                               \
+        qr_status try_status = (call); \
+        if (try_status != QR_OK)       \
+            return try_status;         \
     } while (0)
 
 static const struct qr_config *config(const struct trace_v41 *t) { return &t->job.plan->config; }
@@ -59,8 +59,8 @@ static bool wants(const struct trace_v41 *t, enum trace_group group) { return (t
 /* Rows of ratio r that a sequence of `count` tokens completes. */
 static int64_t completed(int32_t count, int32_t ratio) { return ratio > 0 ? count / ratio : 0; }
 
-#define ADD(TARGET, DTYPE, NAME, ...)                                                                                  \
-    TRY(arrays_add(t->arrays, TARGET, DTYPE, (int32_t)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)),            \
+#define ADD(TARGET, DTYPE, NAME, ...)                                                                       \
+    TRY(arrays_add(t->arrays, TARGET, DTYPE, (int32_t)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), \
                    (int64_t[]){__VA_ARGS__}, err, "%s%s", s->prefix, NAME))
 
 static qr_status add_layer(struct trace_v41 *t, const struct trace_sequence *s, struct sequence_arrays *out, int32_t i,
@@ -92,7 +92,8 @@ static qr_status add_layer(struct trace_v41 *t, const struct trace_sequence *s, 
     return QR_OK;
 }
 
-static qr_status add_sequence(struct trace_v41 *t, const struct trace_sequence *s, struct sequence_arrays *out, qr_error *err)
+static qr_status add_sequence(struct trace_v41 *t, const struct trace_sequence *s, struct sequence_arrays *out,
+                              qr_error *err)
 {
     const struct qr_config *c = config(t);
     int64_t layers = t->job.plan->layers, active = t->job.plan->layer[0].n_active;
@@ -118,17 +119,17 @@ static qr_status add_sequence(struct trace_v41 *t, const struct trace_sequence *
 }
 
 /* The array `name` of the forced file, as F32 of `wanted` elements. */
-static qr_status find_forced(const struct trace_v41 *t, const struct trace_sequence *s, const char *name, int64_t wanted,
-                             const float **out, qr_error *err)
+static qr_status find_forced(const struct trace_v41 *t, const struct trace_sequence *s, const char *name,
+                             int64_t wanted, const float **out, qr_error *err)
 {
     const struct tensor_view *view;
     char full[64];
     snprintf(full, sizeof full, "%s%s", s->prefix, name);
     TRY(safetensors_get(t->job.force, full, &view, err));
     if (view->dtype != DTYPE_F32 || tensor_elements(view->rank, view->shape) != wanted)
-        return qr_fail(err, QR_BAD_FILE, "%s: %s has %lld values of %s, wanted %lld of F32", safetensors_path(t->job.force),
-                       full, (long long)tensor_elements(view->rank, view->shape), dtype_name(view->dtype),
-                       (long long)wanted);
+        return qr_fail(err, QR_BAD_FILE, "%s: %s has %lld values of %s, wanted %lld of F32",
+                       safetensors_path(t->job.force), full, (long long)tensor_elements(view->rank, view->shape),
+                       dtype_name(view->dtype), (long long)wanted);
     *out = view->data;
     return QR_OK;
 }
@@ -153,7 +154,8 @@ static qr_status open_sequences(struct trace_v41 *t, qr_error *err)
     return QR_OK;
 }
 
-qr_status trace_v41_open(const struct trace_job *job, struct trace_arrays *arrays, struct trace_v41 **out, qr_error *err)
+qr_status trace_v41_open(const struct trace_job *job, struct trace_arrays *arrays, struct trace_v41 **out,
+                         qr_error *err)
 {
     struct trace_v41 *t = qr_calloc(1, sizeof *t);
     if (!t)
@@ -236,7 +238,8 @@ static qr_status force_input(struct trace_v41 *t, const struct piece *p, int32_t
     for (int64_t i = 0; i < values; i++)
         rounded[i] = bf16_encode(golden[i]);
     TRY(b->upload(b, (uint8_t *)ws->streams.data + p->first_row * width * 2, rounded, values * 2, err));
-    TRY(b->upload(b, ws->pre + p->first_row * streams, p->out->forced_pre + first * streams, p->count * streams * 4, err));
+    TRY(b->upload(b, ws->pre + p->first_row * streams, p->out->forced_pre + first * streams, p->count * streams * 4,
+                  err));
     return b->fence(b, err);
 }
 
@@ -262,10 +265,12 @@ static qr_status append_selected(struct layer_arrays *l, const int32_t *rows, in
 }
 
 /* Marks the rows of the kept blocks, visible or not, of one token. */
-static void mark_candidates(const struct qr_config *c, const int32_t *blocks, int32_t count, int64_t rows, uint8_t *mask)
+static void mark_candidates(const struct qr_config *c, const int32_t *blocks, int32_t count, int64_t rows,
+                            uint8_t *mask)
 {
     for (int32_t i = 0; i < count; i++)
-        for (int64_t r = (int64_t)blocks[i] * c->candidate_block_size; r < rows && r / c->candidate_block_size == blocks[i]; r++)
+        for (int64_t r = (int64_t)blocks[i] * c->candidate_block_size;
+             r < rows && r / c->candidate_block_size == blocks[i]; r++)
             mask[r] = 1;
 }
 
@@ -433,8 +438,8 @@ static qr_status add_plane(struct trace_v41 *t, const struct trace_sequence *s, 
                            const char *kind, int32_t owner, int32_t n, const int32_t *blocks, qr_error *err)
 {
     const struct owner_plan *o = &t->job.plan->owner[owner];
-    struct trace_plane rows = {.backend = t->job.backend, .plane = *plane, .blocks = blocks, .n = n,
-                               .count = completed(s->count, o->ratio)};
+    struct trace_plane rows = {
+        .backend = t->job.backend, .plane = *plane, .blocks = blocks, .n = n, .count = completed(s->count, o->ratio)};
     char name[64];
 
     snprintf(name, sizeof name, "%s.%d", kind, o->layer);

@@ -1,6 +1,6 @@
 #define _GNU_SOURCE
-/* Every pass line of golden/v41's README, for every file of every folder: `quire trace` beside the golden, layer by layer
- * and as a whole, on the reference path and on the fast one. Drafts have their own test. */
+/* Every pass line of golden/v41's README, for every file of every folder: `quire trace` beside the golden, layer by
+ * layer and as a whole, on the reference path and on the fast one. Drafts have their own test. */
 #include "support/support.h"
 
 #include <math.h>
@@ -76,13 +76,18 @@ static void open_folder(struct folder *f, const char *name)
 }
 
 /* Runs the tool; `extra` are further arguments, ended by NULL. The file's path lives until the next call but three. */
-static const char *trace(const struct folder *f, const struct case_file *c, const char *device, const char *const *extra)
+static const char *trace(const struct folder *f, const struct case_file *c, const char *device,
+                         const char *const *extra)
 {
     static char outs[4][256];
     static int turn;
     char *out = outs[turn++ % 4];
-    char *argv[32] = {"trace", "--quiet",  "--model", (char *)(uintptr_t)f->model, "--tokens", (char *)(uintptr_t)c->tokens,
-                      "--out", out,        "--device", (char *)(uintptr_t)device,  "--want",   "logits,streams,selection,caches,routes,engram"};
+    char *argv[32] = {"trace",    "--quiet",
+                      "--model",  (char *)(uintptr_t)f->model,
+                      "--tokens", (char *)(uintptr_t)c->tokens,
+                      "--out",    out,
+                      "--device", (char *)(uintptr_t)device,
+                      "--want",   "logits,streams,selection,caches,routes,engram"};
     int argc = 12;
     while (*extra)
         argv[argc++] = (char *)(uintptr_t)*extra++;
@@ -241,8 +246,10 @@ static void check_layers(const struct folder *f, const struct case_file *c, cons
     static const char *const codes[] = {"win.%d.codes", "main.%d.codes", "ik.%d.codes"};
     static const char *const scales[] = {"win.%d.scales", "main.%d.scales", "ik.%d.scales"};
     char golden_path[256], name[64];
-    snprintf(golden_path, sizeof golden_path, "%s/%s/%s.safetensors", source_path("tests/golden/v41"), f->name, c->name);
-    struct golden *want = golden_of(f, c), *out = golden_open(trace(f, c, device, (const char *[]){"--force", golden_path, NULL}));
+    snprintf(golden_path, sizeof golden_path, "%s/%s/%s.safetensors", source_path("tests/golden/v41"), f->name,
+             c->name);
+    struct golden *want = golden_of(f, c),
+                  *out = golden_open(trace(f, c, device, (const char *[]){"--force", golden_path, NULL}));
 
     struct share streams = values(out, want, "streams", 0);
     assert_share(&streams, 0.99, "streams equal", f, c);

@@ -55,7 +55,7 @@ static void released_frequencies_have_the_bits_of_the_table(void **state)
 static void tiny_yarn_equals_the_vector_of_13_3(void **state)
 {
     (void)state;
-    static const double wanted[8] = {1,       1.397542486e-1, 1.25e-2,   2.795084972e-3,
+    static const double wanted[8] = {1,       1.397542486e-1, 1.25e-2,  2.795084972e-3,
                                      6.25e-4, 1.397542486e-4, 3.125e-5, 6.987712430e-6};
     struct qr_config c = released();
     c.rope_head_dim = 16;

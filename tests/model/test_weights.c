@@ -75,7 +75,8 @@ static void row_parallel_weights_are_split_where_k_is_long_enough(void **state)
     struct model_plan plan;
     struct weights w;
     const char *folder = scratch_path(scratch, "wide-k");
-    char *argv[] = {"synth", "--quiet", "--config", (char *)(uintptr_t)source_path(WIDE_K), "--out", (char *)(uintptr_t)folder};
+    char *argv[] = {
+        "synth", "--quiet", "--config", (char *)(uintptr_t)source_path(WIDE_K), "--out", (char *)(uintptr_t)folder};
     assert_int_equal(tool_synth(6, argv), 0);
     open_weights(folder, &b, &ck, &plan, &w);
 

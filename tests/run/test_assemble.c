@@ -35,8 +35,13 @@ static void set_up(struct fixture *f, int32_t draft_width)
     f->geometry.options.draft_width = draft_width;
     f->geometry.ring_rows = RING;
     f->geometry.tail_rows[0] = TAIL;
-    const struct assembly_limits limits = {.plan = &f->plan, .geometry = &f->geometry, .blocks = BLOCKS, .slots = SLOTS,
-                                           .max_rows = MAX_ROWS, .max_requests = MAX_REQUESTS, .max_logits = 16,
+    const struct assembly_limits limits = {.plan = &f->plan,
+                                           .geometry = &f->geometry,
+                                           .blocks = BLOCKS,
+                                           .slots = SLOTS,
+                                           .max_rows = MAX_ROWS,
+                                           .max_requests = MAX_REQUESTS,
+                                           .max_logits = 16,
                                            .max_positions = 8 * BLOCK};
     assert_int_equal(assembly_open(&f->backend, &limits, &f->assembly, NULL), QR_OK);
     for (int i = 0; i < MAX_ROWS; i++)
@@ -51,8 +56,12 @@ static struct batch_span *add(struct fixture *f, int32_t position, int32_t count
 {
     int32_t b = f->batch.count++;
     f->batch.spans = f->span;
-    f->span[b] = (struct batch_span){.slot = SLOTS - 1 - b, .blocks = f->blocks[b], .block_count = 8,
-                                     .first_position = position, .count = count, .tokens = f->tokens + b,
+    f->span[b] = (struct batch_span){.slot = SLOTS - 1 - b,
+                                     .blocks = f->blocks[b],
+                                     .block_count = 8,
+                                     .first_position = position,
+                                     .count = count,
+                                     .tokens = f->tokens + b,
                                      .logits_from = count - logits};
     return &f->span[b];
 }

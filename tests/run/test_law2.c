@@ -154,9 +154,12 @@ static void threads_and_containers_change_no_bit(void **state)
         struct rig_request whole = whole_pass(&r, tokens, TOKENS);
         const int32_t cut[] = {70, 1, 1, 24, 0};
         for (int threads = 2; threads <= 3; threads++)
-            compare_rig(&(struct rig_options){.model = model, .device = device, .threads = threads}, &whole, tokens, cut, "threads");
+            compare_rig(&(struct rig_options){.model = model, .device = device, .threads = threads}, &whole, tokens,
+                        cut, "threads");
         for (int form = 1; form < 4; form++)
-            compare_rig(&(struct rig_options){.model = model, .device = device, .formats = true,
+            compare_rig(&(struct rig_options){.model = model,
+                                              .device = device,
+                                              .formats = true,
                                               .main_format = form & 1 ? ROW_BF16 : ROW_FP4_E4M3,
                                               .index_format = form & 2 ? ROW_INDEX_FP8 : ROW_INDEX_FP4},
                         &whole, tokens, cut, "containers");
@@ -172,8 +175,9 @@ static void weights_split_along_k_obey_too(void **state)
     const char *const devices[] = {"cpu-reference", "cpu"};
     char *made = scratch_make(), *dir = realpath(made, NULL);
     const char *folder = scratch_path(dir, "model");
-    char *argv[] = {"synth", "--quiet", "--config", (char *)(uintptr_t)source_path("tests/data/config/v41-wide-k.json"), "--out",
-                    (char *)(uintptr_t)folder};
+    char *argv[] = {"synth",    "--quiet",
+                    "--config", (char *)(uintptr_t)source_path("tests/data/config/v41-wide-k.json"),
+                    "--out",    (char *)(uintptr_t)folder};
     assert_int_equal(tool_synth(6, argv), 0);
     for (int i = 0; i < 2; i++) {
         struct rig r;

@@ -1,13 +1,15 @@
 /* label: release */
 /* Rows that nothing later reads are not run, and nobody can tell: a trimmed prompt, a prefix taken over from another
- * request's blocks, and one restored from a copied state go on with the bits of a cold, untrimmed pass (runtime.md 7.5). */
+ * request's blocks, and one restored from a copied state go on with the bits of a cold, untrimmed pass
+ * (runtime.md 7.5). */
 #include "support/support.h"
 
 #include <string.h>
 
 #include "support/rig.h"
 
-static const char *const models[] = {"tests/golden/v41/spec-13.1/model", "tests/golden/v41/pad/model", "models/tiny-v41"};
+static const char *const models[] = {"tests/golden/v41/spec-13.1/model", "tests/golden/v41/pad/model",
+                                     "models/tiny-v41"};
 enum { MODELS = sizeof models / sizeof *models, LONGEST = 330, DECODED = 12 };
 
 struct fixture {
@@ -34,13 +36,14 @@ static void tear_down(struct fixture *f)
 
 /* Runs the rest of the prompt on the rows of `rows`, cut into chunks of `chunk`, the logits of its last token only. The
  * first span places the slot when `place`. */
-static void run_prompt(struct fixture *f, struct rig_request *q, const struct row_plan *rows, int32_t write_from, bool place,
-                       int32_t chunk)
+static void run_prompt(struct fixture *f, struct rig_request *q, const struct row_plan *rows, int32_t write_from,
+                       bool place, int32_t chunk)
 {
     size_t vocab = (size_t)f->rig.config.vocab_size;
     q->position = rows->first;
     while (q->position < f->end) {
-        int32_t left = f->end - q->position, count = chunk < left ? chunk : left, history = q->position < 3 ? q->position : 3;
+        int32_t left = f->end - q->position, count = chunk < left ? chunk : left,
+                history = q->position < 3 ? q->position : 3;
         struct batch_span span = rig_span(&f->rig, q, count);
         struct batch batch = {.count = 1, .spans = &span};
         qr_error err = {0};
@@ -56,7 +59,8 @@ static void run_prompt(struct fixture *f, struct rig_request *q, const struct ro
         q->position += count;
         place = false;
     }
-    memcpy(q->logits + (size_t)(f->end - 1) * vocab, runner_workspace(f->rig.runner)->logits, vocab * sizeof *q->logits);
+    memcpy(q->logits + (size_t)(f->end - 1) * vocab, runner_workspace(f->rig.runner)->logits,
+           vocab * sizeof *q->logits);
 }
 
 /* Decodes past the prompt and compares everything from the prompt's last token on. */
@@ -101,7 +105,8 @@ static void a_prefix_without_a_state_is_rebuilt_from_its_blocks(void **state)
         for (int i = 0; i < 4; i++) {
             struct fixture f;
             set_up(&f, m, cached[i] + (i == 1 ? 1 : 21));
-            const struct rows_request request = {.cached = cached[i], .end = f.end, .boundary = -1, .first_logits = f.end - 1};
+            const struct rows_request request = {
+                .cached = cached[i], .end = f.end, .boundary = -1, .first_logits = f.end - 1};
             struct row_plan rows;
             struct rig_request first = rig_request(&f.rig, f.tokens, cached[i], 1, 1, 1),
                                q = rig_request(&f.rig, f.tokens, f.end + DECODED, 0, 1, 1);
@@ -130,8 +135,8 @@ static void a_prefix_with_a_copied_state_goes_on_where_it_was(void **state)
         set_up(&f, m, cached + 40);
         struct rig_request first = rig_request(&f.rig, f.tokens, cached, 1, 1, 1),
                            q = rig_request(&f.rig, f.tokens, f.end + DECODED, 0, 1, 1);
-        const struct rows_request request = {.rings_from = cached, .cached = cached, .end = f.end, .boundary = -1,
-                                             .first_logits = f.end - 1};
+        const struct rows_request request = {
+            .rings_from = cached, .cached = cached, .end = f.end, .boundary = -1, .first_logits = f.end - 1};
         struct row_plan rows;
         rig_poison(&f.rig);
         rig_run(&f.rig, &first, NULL);

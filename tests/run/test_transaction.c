@@ -1,5 +1,5 @@
-/* A step is one transaction: what it does not name it does not touch, and what fails changes nothing (runtime.md 3.8, 3.9;
- * invariants I1, I2, I10 of 4.11). */
+/* A step is one transaction: what it does not name it does not touch, and what fails changes nothing
+ * (runtime.md 3.8, 3.9; invariants I1, I2, I10 of 4.11). */
 #include "support/support.h"
 
 #include <stdlib.h>
@@ -68,7 +68,8 @@ static void a_refused_step_changes_nothing_and_the_next_one_goes_on(void **state
     (void)state;
     struct fixture f;
     set_up(&f, 0);
-    struct rig_request q = rig_request(&f.rig, f.tokens, TOKENS, 0, 1, 1), other = rig_request(&f.rig, f.tokens, TOKENS, 1, 5, 1);
+    struct rig_request q = rig_request(&f.rig, f.tokens, TOKENS, 0, 1, 1),
+                       other = rig_request(&f.rig, f.tokens, TOKENS, 1, 5, 1);
     int32_t count = 37, bad_tokens[2] = {5, 320};
     rig_step(&f.rig, (struct rig_request *[]){&q}, &count, 1);
     rig_step(&f.rig, (struct rig_request *[]){&other}, &count, 1);
@@ -144,7 +145,8 @@ static void a_step_touches_its_own_blocks_and_slots_only(void **state)
     tear_down(&f);
 }
 
-static qr_status stop_at_layer(void *user, enum model_point point, int32_t layer, const struct workspace *ws, qr_error *err)
+static qr_status stop_at_layer(void *user, enum model_point point, int32_t layer, const struct workspace *ws,
+                               qr_error *err)
 {
     (void)ws;
     if (point == POINT_BLOCK_INPUT && layer == *(const int32_t *)user)
@@ -158,7 +160,8 @@ static void a_forward_that_breaks_off_costs_its_own_slot_only(void **state)
     struct fixture f;
     set_up(&f, 0);
     for (int32_t layer = 0; layer < 4; layer++) {
-        struct rig_request q = rig_request(&f.rig, f.tokens, TOKENS, 0, 1, 1), other = rig_request(&f.rig, f.tokens, TOKENS, 1, 5, 1);
+        struct rig_request q = rig_request(&f.rig, f.tokens, TOKENS, 0, 1, 1),
+                           other = rig_request(&f.rig, f.tokens, TOKENS, 1, 5, 1);
         struct model_observer observer = {.user = &layer, .at = stop_at_layer};
         int32_t count = 37;
         qr_error err = {0};
@@ -181,8 +184,8 @@ static void a_forward_that_breaks_off_costs_its_own_slot_only(void **state)
     tear_down(&f);
 }
 
-/* Verify steps of up to `width` wrong or right drafts, any number of which is accepted: the request goes on as if it had
- * never been drafted. */
+/* Verify steps of up to `width` wrong or right drafts, any number of which is accepted: the request goes on as if it
+ * had never been drafted. */
 static void rejected_tokens_leave_no_trace(void **state)
 {
     (void)state;
@@ -225,8 +228,8 @@ static void rejected_tokens_leave_no_trace(void **state)
     tear_down(&f);
 }
 
-/* A slot that takes over pages of an earlier request at a block boundary: only the window is missing, so the rows of the
- * last window are run again from where the history says. */
+/* A slot that takes over pages of an earlier request at a block boundary: only the window is missing, so the rows of
+ * the last window are run again from where the history says. */
 static void a_placed_slot_starts_with_the_history_it_is_given(void **state)
 {
     (void)state;

@@ -34,6 +34,11 @@ static qr_status fence(struct backend *b, qr_error *err)
 
 struct backend host_backend(void)
 {
-    return (struct backend){.name = "host", .allocate = allocate, .release = release, .upload = copy, .download = copy,
-                            .copy = copy, .fence = fence};
+    return (struct backend){.name = "host",
+                            .allocate = allocate,
+                            .release = release,
+                            .upload = copy,
+                            .download = copy,
+                            .copy = copy,
+                            .fence = fence};
 }

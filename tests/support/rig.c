@@ -41,14 +41,17 @@ void rig_open(struct rig *r, const struct rig_options *o)
     must(geometry_make(&r->plan, &g, &r->geometry, &err), &err);
     if (r->config.n_engram > 0)
         open_map(r, folder);
-    must(open_device(o->device ? o->device : "cpu-reference", o->threads ? o->threads : 1, NULL, &r->backend, &err), &err);
+    must(open_device(o->device ? o->device : "cpu-reference", o->threads ? o->threads : 1, NULL, &r->backend, &err),
+         &err);
 
-    const struct runner_options options = {
-        .blocks = o->blocks ? o->blocks : 64, .slots = o->slots ? o->slots : 4,
-        .model = {.max_rows = r->max_rows, .max_requests = o->max_requests ? o->max_requests : 4, .max_logits = r->max_rows,
-                  .max_positions = 1024}};
-    must(runner_open(r->checkpoint, &r->plan, &r->geometry, r->backend, r->config.n_engram > 0 ? &r->map : NULL, &options,
-                     &r->runner, &err),
+    const struct runner_options options = {.blocks = o->blocks ? o->blocks : 64,
+                                           .slots = o->slots ? o->slots : 4,
+                                           .model = {.max_rows = r->max_rows,
+                                                     .max_requests = o->max_requests ? o->max_requests : 4,
+                                                     .max_logits = r->max_rows,
+                                                     .max_positions = 1024}};
+    must(runner_open(r->checkpoint, &r->plan, &r->geometry, r->backend, r->config.n_engram > 0 ? &r->map : NULL,
+                     &options, &r->runner, &err),
          &err);
 }
 
@@ -66,8 +69,8 @@ static int32_t blocks_of(const struct rig *r, int32_t tokens)
     return (tokens + block - 1) / block;
 }
 
-struct rig_request rig_request(const struct rig *r, const int32_t *tokens, int32_t count, int32_t slot, int32_t first_block,
-                               int32_t step)
+struct rig_request rig_request(const struct rig *r, const int32_t *tokens, int32_t count, int32_t slot,
+                               int32_t first_block, int32_t step)
 {
     struct rig_request q = {.tokens = tokens, .count = count, .slot = slot};
     q.image_mask = qr_calloc((size_t)count, 1);
@@ -90,8 +93,12 @@ void rig_request_free(struct rig_request *q)
 
 struct batch_span rig_span(const struct rig *r, const struct rig_request *q, int32_t count)
 {
-    return (struct batch_span){.slot = q->slot, .blocks = q->blocks, .block_count = blocks_of(r, q->count),
-                               .first_position = q->position, .count = count, .tokens = q->tokens + q->position,
+    return (struct batch_span){.slot = q->slot,
+                               .blocks = q->blocks,
+                               .block_count = blocks_of(r, q->count),
+                               .first_position = q->position,
+                               .count = count,
+                               .tokens = q->tokens + q->position,
                                .image_mask = q->image_mask + q->position};
 }
 

@@ -10,7 +10,7 @@ struct rig_options {
     const char *device; /* NULL: "cpu-reference" */
     int threads;        /* 0: 1 */
     enum row_format main_format, index_format;
-    bool formats;       /* main_format and index_format are given */
+    bool formats; /* main_format and index_format are given */
     int32_t draft_width;
     int64_t blocks, slots;
     int32_t max_rows, max_requests; /* 0: 256, 4 */
@@ -32,16 +32,16 @@ struct rig_request {
     const int32_t *tokens;
     uint8_t *image_mask; /* owned */
     int32_t count, position, slot;
-    int32_t *blocks;     /* owned; as many as the tokens want */
-    float *logits;       /* owned: [count][vocab] */
+    int32_t *blocks; /* owned; as many as the tokens want */
+    float *logits;   /* owned: [count][vocab] */
 };
 
 void rig_open(struct rig *r, const struct rig_options *options);
 void rig_close(struct rig *r);
 
 /* A request at position 0 in `slot`, whose blocks are first_block, first_block + step, ... */
-struct rig_request rig_request(const struct rig *r, const int32_t *tokens, int32_t count, int32_t slot, int32_t first_block,
-                               int32_t step);
+struct rig_request rig_request(const struct rig *r, const int32_t *tokens, int32_t count, int32_t slot,
+                               int32_t first_block, int32_t step);
 void rig_request_free(struct rig_request *q);
 /* The span of its next `count` tokens, all of which want logits. */
 struct batch_span rig_span(const struct rig *r, const struct rig_request *q, int32_t count);
@@ -52,7 +52,8 @@ void rig_step(struct rig *r, struct rig_request *const *requests, const int32_t 
 void rig_run(struct rig *r, struct rig_request *q, const int32_t *chunks);
 
 /* Logits of one request's whole pass alone. */
-void assert_same_logits(const struct rig *r, const struct rig_request *a, const struct rig_request *b, const char *what);
+void assert_same_logits(const struct rig *r, const struct rig_request *a, const struct rig_request *b,
+                        const char *what);
 
 /* The pools, host memory (CPU backends). */
 uint8_t *rig_pool(const struct rig *r, int64_t *bytes);

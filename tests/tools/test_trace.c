@@ -27,8 +27,12 @@ static const char *write_tokens(const char *name, const char *text)
 /* Runs the tool on MODEL; further arguments end with NULL. */
 static int trace(const char *tokens, const char *out, const char *want, const char *const *extra)
 {
-    char *argv[32] = {"trace", "--quiet", "--device", "cpu-reference", "--model", (char *)(uintptr_t)source_path(MODEL),
-                      "--tokens", (char *)(uintptr_t)tokens, "--out", (char *)(uintptr_t)out, "--want", (char *)(uintptr_t)want};
+    char *argv[32] = {"trace",    "--quiet",
+                      "--device", "cpu-reference",
+                      "--model",  (char *)(uintptr_t)source_path(MODEL),
+                      "--tokens", (char *)(uintptr_t)tokens,
+                      "--out",    (char *)(uintptr_t)out,
+                      "--want",   (char *)(uintptr_t)want};
     int argc = 12;
     while (extra && *extra)
         argv[argc++] = (char *)(uintptr_t)*extra++;
@@ -109,8 +113,16 @@ static void only_the_groups_asked_for_are_written(void **state)
 static void wrong_lines_exit_with_two_and_wrong_files_with_one(void **state)
 {
     (void)state;
-    static const char *const broken[] = {"{}", "[]", "{\"tokens\":[]}", "{\"tokens\":[320]}", "{\"tokens\":[-1]}", "{\"tokens\":[1.5]}",
-                                         "{\"tokens\":7}", "[{\"tokens\":[1]},3]", "{\"tokens\":[1,2],\"draft_prefixes\":[3]}", "{"};
+    static const char *const broken[] = {"{}",
+                                         "[]",
+                                         "{\"tokens\":[]}",
+                                         "{\"tokens\":[320]}",
+                                         "{\"tokens\":[-1]}",
+                                         "{\"tokens\":[1.5]}",
+                                         "{\"tokens\":7}",
+                                         "[{\"tokens\":[1]},3]",
+                                         "{\"tokens\":[1,2],\"draft_prefixes\":[3]}",
+                                         "{"};
     const char *out = scratch_path(scratch, "none.safetensors");
     for (size_t i = 0; i < sizeof broken / sizeof *broken; i++)
         assert_int_equal(trace(write_tokens("broken.json", broken[i]), out, "logits", NULL), 1);
