@@ -71,11 +71,13 @@ struct weight;        /* backend's handle */
 /* ---- rotary tables ---- */
 
 /* cos/sin of angle f32(p * f_i) for one rope kind (v41-model.md 4.3, v4-model.md 5.1), computed on use from the
- * frequencies so that a million positions need no table. bf16_tables: w8a8 rounds cos and sin to bf16. */
+ * frequencies so that a million positions need no table. bf16_tables: w8a8 rounds cos and sin to bf16. A caller that has
+ * its tables gives them by step row as `turns`, and they are used as they are in place of position and frequencies. */
 struct rope_spec {
     const float *frequencies; /* host memory, [dim / 2] */
     int32_t dim;              /* rotated trailing channels */
     bool bf16_tables;
+    const float *turns;       /* backend memory, [rows][dim]: a row's cosines, then its sines; NULL: computed */
 };
 
 /* Grids a cache row or an index vector is rounded to before it is stored (values, whatever the container). */
@@ -169,7 +171,7 @@ struct op_linear {
 };
 
 /* Per head: norm of the family, then rotation of the last channels at the row's position, in place.
- * norm: none (V4.1); bf16 chain (v4-model.md 5.2 step 3); f32 (w8a8). in f32 or bf16 -> out bf16. */
+ * norm: none (V4.1); bf16 chain (v4-model.md 5.2 step 3); f32 (w8a8). in f32 or bf16 -> out bf16 (f32: not rounded). */
 enum query_norm { QUERY_NORM_NONE, QUERY_NORM_BF16, QUERY_NORM_F32 };
 struct op_query {
     struct row_list rows;

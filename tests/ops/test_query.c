@@ -196,6 +196,49 @@ static void the_angle_is_rounded_to_f32_before_its_cosine(void **state)
     ops_close(&o);
 }
 
+/* Five positions far apart, their tables by row: the same bits without frequencies, wherever the rows are said to stand. */
+static void tables_given_by_row_take_the_place_of_the_positions(void **state)
+{
+    (void)state;
+    enum { ROWS = 5, CHANNELS = 32, TURNED = 16 };
+    const int32_t positions[ROWS] = {0, 3, 127, 65536, 1048575};
+    struct rope_spec rope = test_rope(TURNED), given = {.dim = TURNED};
+    float turns[ROWS * TURNED], x[ROWS * CHANNELS], y[2][ROWS * CHANNELS];
+    uint16_t key[2][ROWS * CHANNELS], back[2][ROWS * CHANNELS];
+    uint16_t norm[CHANNELS];
+    struct one_request r;
+    struct dice d = {11};
+    struct ops o;
+    ops_open(&o, "reference", 2);
+    dice_f32(&d, x, ROWS * CHANNELS, 1);
+    dice_bf16(&d, norm, CHANNELS, 1);
+    one_request_make(&r, 0, ROWS, 0);
+    for (int row = 0; row < ROWS; row++)
+        for (int i = 0; i < TURNED / 2; i++) {
+            float angle = (float)positions[row] * rope.frequencies[i];
+            turns[row * TURNED + i] = (float)cos((double)angle);
+            turns[row * TURNED + TURNED / 2 + i] = (float)sin((double)angle);
+        }
+    given.turns = turns;
+    for (int way = 0; way < 2; way++) {
+        struct rope_spec spec = way ? given : rope;
+        for (int row = 0; row < ROWS; row++)
+            r.positions[row] = way ? 0 : positions[row];
+        RUN(&o, query, .rows = first_rows(ROWS), .step = &r.step, .heads = 1, .head_dim = CHANNELS, .rope = spec,
+            .in = f32_rows(x, CHANNELS), .out = f32_rows(y[way], CHANNELS));
+        RUN(&o, window_key, .rows = first_rows(ROWS), .step = &r.step, .in = f32_rows(x, CHANNELS), .norm = norm, .eps = 1,
+            .rope = spec, .out = key[way]);
+        RUN(&o, unrotate, .rows = first_rows(ROWS), .step = &r.step, .heads = 1, .head_dim = CHANNELS, .rope = spec,
+            .in = f32_rows(x, CHANNELS), .out = bf16_rows(back[way], CHANNELS));
+    }
+    assert_memory_equal(y[0], y[1], sizeof y[0]);
+    assert_memory_equal(key[0], key[1], sizeof key[0]);
+    assert_memory_equal(back[0], back[1], sizeof back[0]);
+    assert_true(y[0][CHANNELS * 2 - 1] != x[CHANNELS * 2 - 1]);
+    one_request_free(&r);
+    ops_close(&o);
+}
+
 /* v4-model.md 13.1 "q norm chain": every intermediate is bf16. */
 static void the_query_norm_chain_rounds_at_every_step(void **state)
 {
@@ -345,6 +388,7 @@ int main(void)
         cmocka_unit_test(w8a8_projections_equal_the_goldens),
         cmocka_unit_test(rotations_equal_the_golden_forth_and_back),
         cmocka_unit_test(the_angle_is_rounded_to_f32_before_its_cosine),
+        cmocka_unit_test(tables_given_by_row_take_the_place_of_the_positions),
         cmocka_unit_test(the_query_norm_chain_rounds_at_every_step),
         cmocka_unit_test(every_rounding_of_the_query_norm_chain_shows),
         cmocka_unit_test(a_v41_window_key_and_its_codes_agree),

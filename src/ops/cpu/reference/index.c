@@ -24,7 +24,7 @@ static void index_query_row(void *user, int64_t i, int thread)
     double *sums = take(&scratch, n * (int64_t)sizeof *sums);
     uint16_t *values = take(&scratch, 2 * n);
 
-    rope_table(&op->rope, op->step->positions[row], table);
+    rope_table_of(&op->rope, row, op->step->positions[row], table);
     for (int32_t h = 0; h < op->heads; h++) {
         act_load(&op->in, row, h * n, n, q);
         rope_turn(&op->rope, table, q, n);

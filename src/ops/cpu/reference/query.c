@@ -37,7 +37,7 @@ static void query_row(void *user, int64_t i, int thread)
     struct pieces scratch = {cpu_scratch(job->cpu, thread)};
     float *q = take_floats(&scratch, n), *table = take_floats(&scratch, op->rope.dim);
 
-    rope_table(&op->rope, op->step->positions[row], table);
+    rope_table_of(&op->rope, row, op->step->positions[row], table);
     for (int32_t h = 0; h < op->heads; h++) {
         act_load(&op->in, row, h * n, n, q);
         if (op->norm == QUERY_NORM_BF16)
@@ -54,7 +54,7 @@ static void query_row(void *user, int64_t i, int thread)
 
 qr_status reference_query(struct backend *b, const struct op_query *op, qr_error *err)
 {
-    if (!act_is_float(&op->in) || op->out.format != ACT_BF16 || op->in.cols != op->heads * op->head_dim ||
+    if (!act_is_float(&op->in) || !act_is_float(&op->out) || op->in.cols != op->heads * op->head_dim ||
         op->out.cols != op->in.cols)
         return qr_fail(err, QR_BAD_ARGUMENT, "query: formats %d to %d, %d columns to %d, %d heads of %d", op->in.format,
                        op->out.format, op->in.cols, op->out.cols, op->heads, op->head_dim);
@@ -95,7 +95,7 @@ static void window_key_row(void *user, int64_t i, int thread)
         x[c] = w[c] * (x[c] * inverse);
     if (rounds)
         bf16_round_all(x, n);
-    rope_table(&op->rope, op->step->positions[row], table);
+    rope_table_of(&op->rope, row, op->step->positions[row], table);
     rope_turn(&op->rope, table, x, n);
 
     uint16_t *key = (uint16_t *)op->out + row * n;
@@ -128,7 +128,7 @@ static void unrotate_row(void *user, int64_t i, int thread)
     struct pieces scratch = {cpu_scratch(job->cpu, thread)};
     float *o = take_floats(&scratch, n), *table = take_floats(&scratch, op->rope.dim);
 
-    rope_table(&op->rope, op->step->positions[row], table);
+    rope_table_of(&op->rope, row, op->step->positions[row], table);
     for (int32_t h = 0; h < op->heads; h++) {
         act_load(&op->in, row, h * n, n, o);
         rope_turn_back(&op->rope, table, o, n);

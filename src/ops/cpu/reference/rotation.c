@@ -1,6 +1,7 @@
 #include "ops/cpu/reference/rotation.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "number/bf16.h"
 
@@ -13,6 +14,14 @@ void rope_table(const struct rope_spec *rope, int32_t position, float *table)
         table[i] = rope->bf16_tables ? bf16_round(c) : c;
         table[pairs + i] = rope->bf16_tables ? bf16_round(s) : s;
     }
+}
+
+void rope_table_of(const struct rope_spec *rope, int64_t row, int32_t position, float *table)
+{
+    if (rope->turns)
+        memcpy(table, rope->turns + row * rope->dim, (size_t)rope->dim * sizeof *table);
+    else
+        rope_table(rope, position, table);
 }
 
 /* y[2i] = x[2i] c - x[2i+1] s, y[2i+1] = x[2i] s + x[2i+1] c */

@@ -6,6 +6,8 @@
 
 /* Cosine and sine of every pair at one position: table[0 .. dim/2) and table[dim/2 .. dim). */
 void rope_table(const struct rope_spec *rope, int32_t position, float *table);
+/* The same for a row of the step that stands at `position`: its own turns where the spec gives them. */
+void rope_table_of(const struct rope_spec *rope, int64_t row, int32_t position, float *table);
 
 /* Turns the last `dim` of x's n values by the table's angles, or back; f32, not rounded. */
 void rope_turn(const struct rope_spec *rope, const float *table, float *x, int64_t n);

@@ -86,7 +86,7 @@ static void make_row(const struct op_row_write *op, int64_t row, float *x, doubl
         if (rounds)
             bf16_round_all(x, n);
     }
-    rope_table(&op->rope, op->step->positions[row] / op->ratio * op->ratio, other);
+    rope_table_of(&op->rope, row, op->step->positions[row] / op->ratio * op->ratio, other);
     rope_turn(&op->rope, other, x, n);
     bf16_round_all(x, n);
     if (op->hadamard)
