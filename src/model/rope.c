@@ -20,9 +20,9 @@ static void yarn(const struct qr_config *c, int32_t pairs, float *f)
     for (int32_t i = 0; i < pairs; i++) {
         float ramp = ((float)i - lo) / width;
         ramp = ramp < 0.0f ? 0.0f : ramp > 1.0f ? 1.0f : ramp;
-        float slow = f[i] / factor * ramp;
-        float fast = f[i] * (1.0f - ramp);
-        f[i] = slow + fast;
+        float keep = 1.0f - ramp;
+        float divide = c->family == QR_FAMILY_V4 ? 1.0f - keep : ramp; /* V4's text takes it back from `keep`: an ulp */
+        f[i] = f[i] / factor * divide + f[i] * keep;
     }
 }
 

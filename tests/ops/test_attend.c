@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/rope.h"
 #include "number/bf16.h"
 #include "number/e4m3.h"
 #include "support/golden.h"
@@ -15,20 +14,12 @@
 
 enum { HEADS = 4, D = 128 };
 
-static struct rope_spec golden_rope(float *frequencies, int32_t ratio, bool w8a8)
-{
-    struct qr_config c = {.rope_head_dim = 64, .rope_theta = 10000, .compress_rope_theta = 160000, .rope_factor = 4,
-                          .rope_beta_fast = 32, .rope_beta_slow = 1, .rope_original_positions = 256};
-    assert_int_equal(rope_frequencies(&c, ratio ? ROPE_COMPRESS : ROPE_MAIN, frequencies, NULL), QR_OK);
-    return (struct rope_spec){.frequencies = frequencies, .dim = 64, .bf16_tables = w8a8};
-}
-
 /* One row of a golden: its window keys are handed over as those of this forward. */
 struct list {
-    const uint16_t *keys;        /* [rows][D] */
-    const int32_t *window;       /* [128] rows of keys, -1 at the end */
+    const uint16_t *keys;  /* [rows][D] */
+    const int32_t *window; /* [128] rows of keys, -1 at the end */
     struct row_plane plane;
-    const int32_t *table;        /* block table of the plane */
+    const int32_t *table; /* block table of the plane */
     int32_t table_size;
     const int32_t *selected;
     int32_t n_selected, ratio;
@@ -81,11 +72,13 @@ static void project(struct ops *o, struct golden *g, const int32_t *positions, i
         wo_a = ops_bf16(o, 256, 256, golden_bf16(g, "in.wo_a", NULL));
         wo_b = ops_int8(o, 128, 256, golden_bytes(g, "in.wo_b", NULL), golden_f32(g, "in.wo_b_scale", NULL));
     } else {
-        wo_a = ops_fp8(o, 256, 256, 128, golden_bytes(g, "in.wo_a.weight", NULL), golden_bytes(g, "in.wo_a.scale", NULL));
-        wo_b = ops_fp8(o, 128, 256, 128, golden_bytes(g, "in.wo_b.weight", NULL), golden_bytes(g, "in.wo_b.scale", NULL));
+        wo_a =
+            ops_fp8(o, 256, 256, 128, golden_bytes(g, "in.wo_a.weight", NULL), golden_bytes(g, "in.wo_a.scale", NULL));
+        wo_b =
+            ops_fp8(o, 128, 256, 128, golden_bytes(g, "in.wo_b.weight", NULL), golden_bytes(g, "in.wo_b.scale", NULL));
     }
     RUN(o, unrotate, .rows = first_rows(rows), .step = &r.step, .heads = HEADS, .head_dim = D,
-        .rope = golden_rope(f, ratio, w8a8), .in = o_rows, .out = turned);
+        .rope = ops4_rope(f, ratio > 0, w8a8), .in = o_rows, .out = turned);
     RUN(o, linear, .rows = first_rows(rows), .in = turned, .weight = wo_a, .groups = 2, .out = u);
     RUN(o, quantize, .rows = first_rows(rows), .in = u, .out = u8);
     RUN(o, linear, .rows = first_rows(rows), .in = u8, .weight = wo_b, .out = out);
@@ -118,9 +111,17 @@ static void check_reference(struct ops *o, const char *file)
         const int32_t *slot = lists + row * slots;
         for (int32_t i = 0; i < more; i++)
             logical[i] = slot[128 + i] < 0 ? -1 : i;
-        struct list l = {.keys = keys, .window = slot, .table = slot + 128, .table_size = more, .selected = logical,
-                         .n_selected = more, .ratio = ratio};
-        l.plane = (struct row_plane){.format = ROW_BF16, .rows_per_block = 1, .tile_rows = 1, .value_block_stride = 2 * D,
+        struct list l = {.keys = keys,
+                         .window = slot,
+                         .table = slot + 128,
+                         .table_size = more,
+                         .selected = logical,
+                         .n_selected = more,
+                         .ratio = ratio};
+        l.plane = (struct row_plane){.format = ROW_BF16,
+                                     .rows_per_block = 1,
+                                     .tile_rows = 1,
+                                     .value_block_stride = 2 * D,
                                      .values = (uint8_t *)(void *)(uintptr_t)keys};
         attend_one(o, &l, positions[row], q + row * HEADS * D, golden_f32(g, "in.attn_sink", NULL), false,
                    (uint16_t *)o_rows.codes + row * HEADS * D);
@@ -146,6 +147,20 @@ static void reference_attention_equals_the_goldens(void **state)
     ops_close(&o);
 }
 
+/* The tables that a W8A8 file gives are those of its positions. */
+static void assert_tables_equal(struct golden *g, const int32_t *positions, int32_t rows, int32_t ratio)
+{
+    float f[32];
+    struct rope_spec rope = ops4_rope(f, ratio > 0, true);
+    const float *c = golden_f32(g, "in.freqs_cos", NULL), *s = golden_f32(g, "in.freqs_sin", NULL);
+    for (int32_t row = 0; row < rows; row++)
+        for (int i = 0; i < 32; i++) {
+            double angle = (float)positions[row] * rope.frequencies[i];
+            assert_true(c[row * 64 + i] == bf16_round((float)cos(angle)));
+            assert_true(s[row * 64 + i] == bf16_round((float)sin(angle)));
+        }
+}
+
 /* W8A8: physical window rows, logical compressed rows through a table. `rows_per_table`: rows that share one. */
 static void check_w8a8(struct ops *o, const char *file, int32_t live, int32_t rows_per_table)
 {
@@ -162,9 +177,12 @@ static void check_w8a8(struct ops *o, const char *file, int32_t live, int32_t ro
         int32_t per_block = 128 / ratio;
         l.table_size = (int32_t)table->shape[table->rank - 1];
         l.n_selected = (int32_t)golden_view(g, "in.cmp_indices")->shape[1];
-        l.plane = (struct row_plane){.format = ROW_BF16, .rows_per_block = per_block, .tile_rows = per_block,
+        l.plane = (struct row_plane){.format = ROW_BF16,
+                                     .rows_per_block = per_block,
+                                     .tile_rows = per_block,
                                      .values = (uint8_t *)(void *)(uintptr_t)golden_bf16(g, "in.cmp_kv", NULL),
-                                     .value_row_stride = 2 * D, .value_tile_stride = 2 * D * per_block,
+                                     .value_row_stride = 2 * D,
+                                     .value_tile_stride = 2 * D * per_block,
                                      .value_block_stride = 2 * D * per_block};
     }
     for (int32_t row = 0; row < rows; row++) {
@@ -176,6 +194,7 @@ static void check_w8a8(struct ops *o, const char *file, int32_t live, int32_t ro
         attend_one(o, &l, positions[row], q + row * HEADS * D, golden_f32(g, "in.attn_sink", NULL), true,
                    (float *)o_rows.codes + row * HEADS * D);
     }
+    assert_tables_equal(g, positions, rows, ratio);
     project(o, g, positions, rows, ratio, true, o_rows, u, out);
     if (golden_has(g, "out.o"))
         assert_rows_close("o", o_rows, rows, golden_f32(g, "out.o", NULL), 1e-3);
@@ -261,8 +280,15 @@ static void scene_attend(struct scene *s, struct op_attend op)
 static void scene_whole(struct scene *s, uint16_t *out)
 {
     const int32_t from[1] = {0};
-    scene_attend(s, (struct op_attend){.rows = first_rows(TOTAL), .step = &s->r.step, .ratio = 2, .q = s->q, .fresh = s->keys,
-                                       .key_from = from, .has_plane = true, .plane = s->bf16, .out = bf16_rows(out, H * N)});
+    scene_attend(s, (struct op_attend){.rows = first_rows(TOTAL),
+                                       .step = &s->r.step,
+                                       .ratio = 2,
+                                       .q = s->q,
+                                       .fresh = s->keys,
+                                       .key_from = from,
+                                       .has_plane = true,
+                                       .plane = s->bf16,
+                                       .out = bf16_rows(out, H * N)});
 }
 
 /* v41-model.md 5.5 written over again: the list, blocks of 4 slots, a bf16 probability, the sink last. */
@@ -353,9 +379,15 @@ static void keys_from_the_ring_equal_keys_of_this_forward(void **state)
                 kept[n++] = p;
             RUN(&s.o, window_write, .rows = {kept, n}, .step = &before.step, .keys = s.keys, .packed = packed,
                 .head_dim = N, .ring = ring);
-            scene_attend(&s, (struct op_attend){.rows = first_rows(TOTAL - cut), .step = &after.step, .ratio = 2,
-                                                .q = s.q + cut * H * N, .fresh = s.keys + cut * N, .key_from = from,
-                                                .ring = ring, .has_plane = true, .plane = s.bf16,
+            scene_attend(&s, (struct op_attend){.rows = first_rows(TOTAL - cut),
+                                                .step = &after.step,
+                                                .ratio = 2,
+                                                .q = s.q + cut * H * N,
+                                                .fresh = s.keys + cut * N,
+                                                .key_from = from,
+                                                .ring = ring,
+                                                .has_plane = true,
+                                                .plane = s.bf16,
                                                 .out = bf16_rows(part, H * N)});
             assert_memory_equal(part, whole + cut * H * N, (size_t)((TOTAL - cut) * H * N) * 2);
             ops_free_ring(&ring);
@@ -382,9 +414,18 @@ static void a_list_of_every_row_is_the_range(void **state)
             ids[p * 32 + j] = j < count[p] ? j : j % 2 ? -1 : count[p];
         more[p] = 32;
     }
-    struct op_attend op = {.rows = first_rows(TOTAL), .step = &s.r.step, .ratio = 2, .q = s.q, .fresh = s.keys,
-                           .key_from = from, .has_plane = true, .plane = s.bf16, .selected = ids, .selected_stride = 32,
-                           .selected_count = count, .out = bf16_rows(listed, H * N)};
+    struct op_attend op = {.rows = first_rows(TOTAL),
+                           .step = &s.r.step,
+                           .ratio = 2,
+                           .q = s.q,
+                           .fresh = s.keys,
+                           .key_from = from,
+                           .has_plane = true,
+                           .plane = s.bf16,
+                           .selected = ids,
+                           .selected_stride = 32,
+                           .selected_count = count,
+                           .out = bf16_rows(listed, H * N)};
     scene_attend(&s, op);
     assert_memory_equal(listed, whole, sizeof whole);
     op.selected_count = more;
@@ -403,8 +444,15 @@ static void the_window_always_takes_its_slots(void **state)
     const int32_t from[1] = {0};
     int32_t low[TOTAL];
     scene_make(&s, 85);
-    struct op_attend op = {.rows = first_rows(TOTAL), .step = &s.r.step, .ratio = 2, .q = s.q, .fresh = s.keys,
-                           .key_from = from, .has_plane = true, .plane = s.bf16, .out = bf16_rows(out, H * N)};
+    struct op_attend op = {.rows = first_rows(TOTAL),
+                           .step = &s.r.step,
+                           .ratio = 2,
+                           .q = s.q,
+                           .fresh = s.keys,
+                           .key_from = from,
+                           .has_plane = true,
+                           .plane = s.bf16,
+                           .out = bf16_rows(out, H * N)};
     scene_attend(&s, op);
     for (int p = 0; p < TOTAL; p++)
         low[p] = 3; /* a window that starts at 3: rows from 3 + 7 on are as before */
@@ -428,17 +476,28 @@ static void a_draft_block_is_bidirectional(void **state)
     scene_make(&s, 86);
     one_request_make(&before, FIRST - WINDOW, WINDOW, 0);
     one_request_make(&block, FIRST, BLOCK, 0);
-    RUN(&s.o, window_write, .rows = first_rows(WINDOW), .step = &before.step, .keys = s.keys, .head_dim = N, .ring = ring);
+    RUN(&s.o, window_write, .rows = first_rows(WINDOW), .step = &before.step, .keys = s.keys, .head_dim = N,
+        .ring = ring);
     const uint16_t *own = s.keys + WINDOW * N;
-    scene_attend(&s, (struct op_attend){.rows = first_rows(BLOCK), .step = &block.step, .q = s.q, .fresh = own,
-                                        .draft_block = true, .ring = ring, .out = bf16_rows(out, H * N)});
+    scene_attend(&s, (struct op_attend){.rows = first_rows(BLOCK),
+                                        .step = &block.step,
+                                        .q = s.q,
+                                        .fresh = own,
+                                        .draft_block = true,
+                                        .ring = ring,
+                                        .out = bf16_rows(out, H * N)});
 
     /* The same list as a window and compressed rows: WINDOW keys, then a plane that holds the block. */
-    struct row_plane plane = {.format = ROW_BF16, .rows_per_block = BLOCK, .tile_rows = BLOCK, .value_row_stride = 2 * N,
-                              .values = (uint8_t *)(void *)(uintptr_t)own, .value_tile_stride = 2 * N * BLOCK,
+    struct row_plane plane = {.format = ROW_BF16,
+                              .rows_per_block = BLOCK,
+                              .tile_rows = BLOCK,
+                              .value_row_stride = 2 * N,
+                              .values = (uint8_t *)(void *)(uintptr_t)own,
+                              .value_tile_stride = 2 * N * BLOCK,
                               .value_block_stride = 2 * N * BLOCK};
     struct one_request last;
-    const int32_t from[1] = {FIRST - WINDOW}, all[BLOCK] = {0, 1, 2, 3, 4}, count[WINDOW] = {0, 0, 0, 0, 0, 0, 0, BLOCK};
+    const int32_t from[1] = {FIRST - WINDOW}, all[BLOCK] = {0, 1, 2, 3, 4},
+                  count[WINDOW] = {0, 0, 0, 0, 0, 0, 0, BLOCK};
     int32_t ids[WINDOW * BLOCK], row[1] = {WINDOW - 1};
     one_request_make(&last, FIRST - WINDOW, WINDOW, 1);
     memcpy(ids + (WINDOW - 1) * BLOCK, all, sizeof all);
@@ -446,9 +505,17 @@ static void a_draft_block_is_bidirectional(void **state)
     for (int i = 0; i < BLOCK; i++) {
         uint16_t queries[WINDOW * H * N], result[WINDOW * H * N];
         memcpy(queries + (WINDOW - 1) * H * N, s.q + i * H * N, H * N * 2);
-        scene_attend(&s, (struct op_attend){.rows = {row, 1}, .step = &last.step, .ratio = 1, .q = queries, .fresh = keys,
-                                            .key_from = from, .has_plane = true, .plane = plane, .selected = ids,
-                                            .selected_stride = BLOCK, .selected_count = count,
+        scene_attend(&s, (struct op_attend){.rows = {row, 1},
+                                            .step = &last.step,
+                                            .ratio = 1,
+                                            .q = queries,
+                                            .fresh = keys,
+                                            .key_from = from,
+                                            .has_plane = true,
+                                            .plane = plane,
+                                            .selected = ids,
+                                            .selected_stride = BLOCK,
+                                            .selected_count = count,
                                             .out = bf16_rows(result, H * N)});
         memcpy(want, result + (WINDOW - 1) * H * N, sizeof want);
         assert_memory_equal(out + i * H * N, want, sizeof want);
@@ -471,8 +538,14 @@ static void a_row_without_keys_gives_zero(void **state)
     r.slot[0] = -1;
     for (int w8a8 = 0; w8a8 < 2; w8a8++) {
         memset(out, 0xFF, sizeof out);
-        scene_attend(&s, (struct op_attend){.rows = first_rows(1), .step = &r.step, .w8a8 = w8a8, .q = s.q, .fresh = s.keys,
-                                            .key_from = from, .ring = {.rows = 1}, .out = bf16_rows(out, H * N)});
+        scene_attend(&s, (struct op_attend){.rows = first_rows(1),
+                                            .step = &r.step,
+                                            .w8a8 = w8a8,
+                                            .q = s.q,
+                                            .fresh = s.keys,
+                                            .key_from = from,
+                                            .ring = {.rows = 1},
+                                            .out = bf16_rows(out, H * N)});
         for (int i = 0; i < H * N; i++)
             assert_int_equal(out[i] & 0x7FFF, 0);
     }

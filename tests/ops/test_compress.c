@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/rope.h"
 #include "number/bf16.h"
 #include "support/golden.h"
 #include "support/ops.h"
@@ -27,8 +26,8 @@ static void one_channel_pools_to_the_worked_scalars(void **state)
         scores[2 * i] = scores[2 * i + 1] = score[i];
         values[2 * (4 + i) + 1] = (float)(10 * (i + 1));
     }
-    RUN(&o, compress, .rows = {list, 2}, .step = &r.step, .from = from, .kind = COMPRESSOR_OVERLAP, .ratio = 4, .width = 1,
-        .values = values, .scores = scores, .out = f32_rows(out, 1));
+    RUN(&o, compress, .rows = {list, 2}, .step = &r.step, .from = from, .kind = COMPRESSOR_OVERLAP, .ratio = 4,
+        .width = 1, .values = values, .scores = scores, .out = f32_rows(out, 1));
     const float want[2] = {2.144659f, 12.206264f};
     assert_close("first", &out[3], &want[0], 1, 1e-6, 1e-6, 0);
     assert_close("second", &out[7], &want[1], 1, 1e-6, 1e-6, 0);
@@ -88,7 +87,8 @@ static void check_cut(struct ops *o, enum compressor kind, int32_t ratio, int32_
     int32_t kept[512], k = 0; /* the ring keeps the last rows of a span */
     for (int32_t p = cut > tail_rows ? cut - tail_rows : 0; p < cut; p++)
         kept[k++] = p;
-    RUN(o, tail_write, .rows = {kept, k}, .step = &before.step, .values = values, .scores = scores, .cols = cols, .tail = tail);
+    RUN(o, tail_write, .rows = {kept, k}, .step = &before.step, .values = values, .scores = scores, .cols = cols,
+        .tail = tail);
 
     one_request_make(&after, cut, total - cut, 0);
     after.slot[0] = 1;
@@ -132,8 +132,15 @@ static void a_row_that_ends_no_group_is_refused(void **state)
     struct ops o;
     ops_open(&o, "reference", 1);
     one_request_make(&r, 0, 1, 0);
-    struct op_compress op = {.rows = first_rows(1), .step = &r.step, .from = from, .kind = COMPRESSOR_PAIR, .ratio = 2,
-                             .width = 1, .values = x, .scores = x, .out = f32_rows(x, 1)};
+    struct op_compress op = {.rows = first_rows(1),
+                             .step = &r.step,
+                             .from = from,
+                             .kind = COMPRESSOR_PAIR,
+                             .ratio = 2,
+                             .width = 1,
+                             .values = x,
+                             .scores = x,
+                             .out = f32_rows(x, 1)};
     assert_int_equal(o.b->compress(o.b, &op, NULL), QR_BAD_ARGUMENT);
     one_request_free(&r);
     ops_close(&o);
@@ -144,9 +151,10 @@ static void a_row_that_ends_no_group_is_refused(void **state)
 /* What the files of one compressor have in common. */
 struct compressor_case {
     struct golden *g;
-    int32_t ratio, cols;  /* 256 (overlap) or 128 */
+    int32_t ratio, cols; /* 256 (overlap) or 128 */
     bool w8a8, index;
     float frequencies[32];
+    struct rope_spec rope;
     struct weight *wkv, *wgate;
     const float *ape;
     const uint16_t *norm;
@@ -154,11 +162,9 @@ struct compressor_case {
 
 static void open_case(struct ops *o, struct compressor_case *c, const char *file, int32_t ratio, bool w8a8, bool index)
 {
-    struct qr_config config = {.rope_head_dim = 64, .rope_theta = 10000, .compress_rope_theta = 160000, .rope_factor = 4,
-                               .rope_beta_fast = 32, .rope_beta_slow = 1, .rope_original_positions = 256};
-    *c = (struct compressor_case){.g = golden_open(file), .ratio = ratio, .cols = ratio == 4 ? 256 : 128, .w8a8 = w8a8,
-                                  .index = index};
-    assert_int_equal(rope_frequencies(&config, ROPE_COMPRESS, c->frequencies, NULL), QR_OK);
+    *c = (struct compressor_case){
+        .g = golden_open(file), .ratio = ratio, .cols = ratio == 4 ? 256 : 128, .w8a8 = w8a8, .index = index};
+    c->rope = ops4_rope(c->frequencies, true, w8a8);
     c->wkv = ops_bf16(o, c->cols, 128, golden_bf16(c->g, w8a8 ? "in.wkv" : "in.wkv.weight", NULL));
     c->wgate = ops_bf16(o, c->cols, 128, golden_bf16(c->g, w8a8 ? "in.wgate" : "in.wgate.weight", NULL));
     c->ape = golden_f32(c->g, "in.ape", NULL);
@@ -180,9 +186,9 @@ static void run_case(struct ops *o, const struct compressor_case *c, const struc
         .kind = c->ratio == 4 ? COMPRESSOR_OVERLAP : COMPRESSOR_PLAIN, .ratio = c->ratio, .width = 128,
         .values = kv->codes, .scores = sc->codes, .tail = tail, .out = pooled);
     RUN(o, row_write, .rows = emit, .step = &r->step, .ratio = c->ratio, .in = pooled, .norm = c->norm, .eps = 1e-6f,
-        .rope = {.frequencies = c->frequencies, .dim = 64, .bf16_tables = c->w8a8}, .hadamard = c->index,
-        .grid = c->index ? (c->w8a8 ? GRID_INT8 : GRID_FP4_E8M0) : (c->w8a8 ? GRID_NONE : GRID_FP8_NOPE), .plane = plane,
-        .values_out = values);
+        .rope = c->rope, .hadamard = c->index,
+        .grid = c->index ? (c->w8a8 ? GRID_INT8 : GRID_FP4_E8M0) : (c->w8a8 ? GRID_NONE : GRID_FP8_NOPE),
+        .plane = plane, .values_out = values);
     ops_free_rows(&pooled);
 }
 
@@ -203,7 +209,8 @@ static void check_prefill(const char *file, int32_t ratio, bool w8a8, bool index
     one_request_make(&r, 0, rows, 16);
     for (int32_t i = 0; i < emitted; i++)
         list[i] = (i + 1) * ratio - 1;
-    run_case(&o, &c, &r, golden_bf16(c.g, "in.x", NULL), (struct row_list){list, emitted}, none, &kv, &sc, plane, values);
+    run_case(&o, &c, &r, golden_bf16(c.g, "in.x", NULL), (struct row_list){list, emitted}, none, &kv, &sc, plane,
+             values);
 
     if (w8a8 && index) {
         const float *codes = golden_f32(c.g, "out.kv", NULL);
@@ -214,7 +221,8 @@ static void check_prefill(const char *file, int32_t ratio, bool w8a8, bool index
             off += miss > 0;
         }
         assert_true(off <= BAD(0.01, emitted * 128));
-        assert_close("scale", (float *)(void *)plane.scales, golden_f32(c.g, "out.scale", NULL), emitted, 1e-4, 1 / 128.0, 0);
+        assert_close("scale", (float *)(void *)plane.scales, golden_f32(c.g, "out.scale", NULL), emitted, 1e-4,
+                     1 / 128.0, 0);
     } else {
         struct activation stored = bf16_rows(plane.values, 128);
         float *found = ops_values(&stored, emitted);
@@ -297,8 +305,8 @@ static void check_decode(const char *file, int32_t ratio, bool index)
         for (int32_t i = 0; i <= (p + 1) / ratio; i++)
             r.table[i] = 0;
         fill_tail(&tail, &c, b, p);
-        run_case(&o, &c, &r, golden_bf16(c.g, "in.x", NULL) + b * 256, (struct row_list){list, n}, tail, &kv, &sc, plane,
-                 values);
+        run_case(&o, &c, &r, golden_bf16(c.g, "in.x", NULL) + b * 256, (struct row_list){list, n}, tail, &kv, &sc,
+                 plane, values);
 
         if (n && index) { /* what was quantized, within the step of the code */
             float scale;
@@ -320,8 +328,8 @@ static void check_decode(const char *file, int32_t ratio, bool index)
             if (slot[i] < 0)
                 continue;
             assert_close("kv", (float *)kv.codes + i * c.cols, state + (2 * b + i) * 2 * c.cols, c.cols, 1e-3, 1e-3, 0);
-            assert_close("score", (float *)sc.codes + i * c.cols, state + (2 * b + i) * 2 * c.cols + c.cols, c.cols, 1e-3,
-                         1e-3, 0);
+            assert_close("score", (float *)sc.codes + i * c.cols, state + (2 * b + i) * 2 * c.cols + c.cols, c.cols,
+                         1e-3, 1e-3, 0);
         }
         ops_free_rows(&kv);
         ops_free_rows(&sc);

@@ -28,7 +28,8 @@ static void make_row(struct row *r, float d)
 static void gate_equals_the_vectors_of_13_3(void **state)
 {
     (void)state;
-    static const float d[4] = {-0.25f, 0, 0x1p-30f, 4}, want[4] = {0.377540669f, 0.500250000f, 0.500250000f, 0.880797078f};
+    static const float d[4] = {-0.25f, 0, 0x1p-30f, 4},
+                       want[4] = {0.377540669f, 0.500250000f, 0.500250000f, 0.880797078f};
     struct ops o;
     struct one_request r;
     ops_open(&o, "reference", 1);

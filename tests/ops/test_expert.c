@@ -1,4 +1,5 @@
-/* Router, experts, combination: goldens 17 to 20 of golden/ops4, worked scalars of v41-model.md 13.3 and v4-model.md 13.1. */
+/* Router, experts, combination: goldens 17 to 20 of golden/ops4, worked scalars of v41-model.md 13.3 and
+ * v4-model.md 13.1. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,8 @@
 #define BAD(share, n) ((int64_t)llround((share) * (double)(n)))
 
 /* Routes one row whose logits are the given ones: x = (1, 0, ...), the gate's first column. */
-static void route_of(struct ops *o, const float *logits, const float *bias, struct op_route op, int32_t *idx, float *weight)
+static void route_of(struct ops *o, const float *logits, const float *bias, struct op_route op, int32_t *idx,
+                     float *weight)
 {
     float gate[8 * 32] = {0};
     uint16_t x[32] = {bf16_encode(1)};
@@ -58,7 +60,8 @@ static void the_bias_chooses_but_does_not_weigh(void **state)
     float weight[2];
     struct ops o;
     ops_open(&o, "reference", 1);
-    route_of(&o, logit, bias, (struct op_route){.experts = 4, .active = 2, .normalise = true, .scaling = 1.5f}, idx, weight);
+    route_of(&o, logit, bias, (struct op_route){.experts = 4, .active = 2, .normalise = true, .scaling = 1.5f}, idx,
+             weight);
     assert_int_equal(idx[0], 1);
     assert_int_equal(idx[1], 0);
     assert_close("weights", weight, want, 2, 2e-6, 0, 0);
@@ -74,7 +77,8 @@ static void equal_choices_go_to_the_smaller_expert(void **state)
     float weight[4];
     struct ops o;
     ops_open(&o, "reference", 1);
-    route_of(&o, logit, NULL, (struct op_route){.experts = 5, .active = 4, .normalise = true, .scaling = 1}, idx, weight);
+    route_of(&o, logit, NULL, (struct op_route){.experts = 5, .active = 4, .normalise = true, .scaling = 1}, idx,
+             weight);
     assert_memory_equal(idx, want, sizeof want);
     ops_close(&o);
 }
@@ -91,8 +95,16 @@ static void image_rows_use_their_own_bias(void **state)
     ops_open(&o, "reference", 1);
     one_request_make(&r, 0, 2, 0);
     r.step.image_mask = mask;
-    struct op_route op = {.rows = first_rows(2), .step = &r.step, .x = bf16_rows(x, 32), .gate = ops_f32(&o, 3, 32, gate),
-                          .bias = bias, .bias_image = image, .experts = 3, .active = 1, .scaling = 1, .idx = idx,
+    struct op_route op = {.rows = first_rows(2),
+                          .step = &r.step,
+                          .x = bf16_rows(x, 32),
+                          .gate = ops_f32(&o, 3, 32, gate),
+                          .bias = bias,
+                          .bias_image = image,
+                          .experts = 3,
+                          .active = 1,
+                          .scaling = 1,
+                          .idx = idx,
                           .weight = weight};
     assert_int_equal(o.b->route(o.b, &op, NULL), QR_OK);
     assert_int_equal(idx[0], 0);
@@ -118,10 +130,17 @@ static void hashed_routes_equal_the_goldens(void **state)
         struct one_request r;
         one_request_make(&r, 0, 8, 0);
         memcpy(r.tokens, golden_i32(g, "in.ids", NULL), 32);
-        struct op_route op = {.rows = first_rows(8), .step = &r.step, .x = bf16_rows(golden_bf16(g, "in.x", NULL), 128),
+        struct op_route op = {.rows = first_rows(8),
+                              .step = &r.step,
+                              .x = bf16_rows(golden_bf16(g, "in.x", NULL), 128),
                               .gate = ops_bf16(&o, experts, 128, golden_bf16(g, "in.gate.weight", NULL)),
-                              .table = golden_i32(g, "in.gate.tid2eid", NULL), .experts = experts, .active = 2,
-                              .normalise = true, .scaling = 1.5f, .idx = idx, .weight = weight};
+                              .table = golden_i32(g, "in.gate.tid2eid", NULL),
+                              .experts = experts,
+                              .active = 2,
+                              .normalise = true,
+                              .scaling = 1.5f,
+                              .idx = idx,
+                              .weight = weight};
         assert_int_equal(o.b->route(o.b, &op, NULL), QR_OK);
         assert_memory_equal(idx, golden_i32(g, "out.indices", NULL), sizeof idx);
         assert_close("weights", weight, golden_f32(g, "out.weights", NULL), 16, 1e-5, 1e-5, 0);
@@ -140,7 +159,8 @@ static void hashed_routes_equal_the_goldens(void **state)
 static void check_w8a8_gate(struct ops *o, const char *file, bool hash)
 {
     struct golden *g = golden_open(file);
-    int32_t experts = (int32_t)golden_param(g, "n_routed_experts"), live = (int32_t)golden_param(g, "num_tokens"), idx[16];
+    int32_t experts = (int32_t)golden_param(g, "n_routed_experts"), live = (int32_t)golden_param(g, "num_tokens"),
+            idx[16];
     float weight[16], inverse[8], one[8], xg[8 * 128];
     struct activation q = ops_rows(ACT_I8, 8, 128, 128);
     struct one_request r;
@@ -179,8 +199,8 @@ static void w8a8_gates_equal_the_goldens(void **state)
     ops_close(&o);
 }
 
-static void assert_bf16_close(const char *what, const void *found, const float *want, int64_t n, double absolute, double relative,
-                              double share)
+static void assert_bf16_close(const char *what, const void *found, const float *want, int64_t n, double absolute,
+                              double relative, double share)
 {
     struct activation a = bf16_rows(found, (int32_t)n);
     float *values = ops_values(&a, 1);
@@ -204,12 +224,14 @@ static void shared_w8a8_experts_equal_the_goldens(void **state)
             snprintf(scales, sizeof scales, "in.shared_w%d_scale", i + 1);
             w[i] = ops_int8(&o, 128, 128, golden_bytes(g, values, NULL), golden_f32(g, scales, NULL));
         }
-        struct activation x = {.format = ACT_I8, .cols = 128, .block = 128, .codes = (void *)golden_bytes(g, "in.x", NULL),
+        struct activation x = {.format = ACT_I8,
+                               .cols = 128,
+                               .block = 128,
+                               .codes = (void *)golden_bytes(g, "in.x", NULL),
                                .scales = (void *)golden_f32(g, "in.scale", NULL)};
-        RUN(&o, expert, .rows = first_rows(8), .x = x, .experts = 1, .active = 1,
-            .w1 = (const struct weight *[]){w[0]}, .w2 = (const struct weight *[]){w[1]},
-            .w3 = (const struct weight *[]){w[2]}, .swiglu_limit = (float)golden_param(g, "swiglu_limit"), .w8a8 = true,
-            .out = out);
+        RUN(&o, expert, .rows = first_rows(8), .x = x, .experts = 1, .active = 1, .w1 = (const struct weight *[]){w[0]},
+            .w2 = (const struct weight *[]){w[1]}, .w3 = (const struct weight *[]){w[2]},
+            .swiglu_limit = (float)golden_param(g, "swiglu_limit"), .w8a8 = true, .out = out);
         assert_bf16_close("sh", out, golden_f32(g, "out.sh", NULL), 1024, 2e-3, 2e-3, 0.01);
         golden_close(g);
     }
@@ -241,11 +263,14 @@ static void routed_w8a8_experts_equal_the_goldens(void **state)
                 if (i < golden_i32(g, "in.counts", NULL)[e])
                     list[n++] = e * 5 + i;
             }
-        struct activation x = {.format = ACT_I8, .cols = 128, .block = 128, .codes = (void *)golden_bytes(g, "in.recv_x", NULL),
+        struct activation x = {.format = ACT_I8,
+                               .cols = 128,
+                               .block = 128,
+                               .codes = (void *)golden_bytes(g, "in.recv_x", NULL),
                                .scales = (void *)golden_f32(g, "in.recv_scale", NULL)};
-        RUN(&o, expert, .rows = {list, n}, .x = x, .idx = idx, .weight = golden_f32(g, "in.recv_weights", NULL), .experts = 2,
-            .active = 1, .w1 = w1, .w2 = w2, .w3 = w3, .swiglu_limit = (float)golden_param(g, "swiglu_limit"), .w8a8 = true,
-            .out = out);
+        RUN(&o, expert, .rows = {list, n}, .x = x, .idx = idx, .weight = golden_f32(g, "in.recv_weights", NULL),
+            .experts = 2, .active = 1, .w1 = w1, .w2 = w2, .w3 = w3,
+            .swiglu_limit = (float)golden_param(g, "swiglu_limit"), .w8a8 = true, .out = out);
         assert_bf16_close("recv_y", out, golden_f32(g, "out.recv_y", NULL), 1280, 2e-3, 2e-3, 0.01);
         golden_close(g);
     }
@@ -276,8 +301,8 @@ static void check_moe(struct ops *o, const char *file)
     }
     RUN(o, route, .rows = first_rows(8), .step = &r.step, .x = x,
         .gate = ops_bf16(o, experts, 128, golden_bf16(g, "in.gate.weight", NULL)),
-        .bias = golden_f32(g, "in.gate.bias", NULL), .experts = experts, .active = 2, .normalise = true, .scaling = 1.5f,
-        .idx = idx, .weight = weight);
+        .bias = golden_f32(g, "in.gate.bias", NULL), .experts = experts, .active = 2, .normalise = true,
+        .scaling = 1.5f, .idx = idx, .weight = weight);
     assert_memory_equal(idx, golden_i32(g, "out.route", NULL), sizeof idx);
     assert_close("weight", weight, golden_f32(g, "out.weight", NULL), 16, 1e-5, 1e-6, 0);
 
@@ -286,7 +311,8 @@ static void check_moe(struct ops *o, const char *file)
         .w1 = w[0], .w2 = w[1], .w3 = w[2], .swiglu_limit = limit, .out = routed);
     RUN(o, expert, .rows = first_rows(8), .x = x8, .experts = 1, .active = 1, .w1 = &shared[0], .w2 = &shared[1],
         .w3 = &shared[2], .swiglu_limit = limit, .out = sh);
-    RUN(o, combine, .rows = first_rows(8), .idx = idx, .active = 2, .hidden = 128, .routed = routed, .shared = sh, .out = y);
+    RUN(o, combine, .rows = first_rows(8), .idx = idx, .active = 2, .hidden = 128, .routed = routed, .shared = sh,
+        .out = y);
     assert_bf16_close("shared", sh, golden_f32(g, "out.shared", NULL), 1024, 1e-4, 1 / 128.0, 0.005);
     assert_bf16_close("y", y, golden_f32(g, "out.y", NULL), 1024, 1e-4, 1 / 128.0, 0.005);
 
@@ -323,8 +349,9 @@ static void w8a8_combination_equals_the_goldens(void **state)
         uint16_t y[8 * 128];
         for (int rank = 0; rank < 2; rank++) {
             int32_t live = golden_i32(g, "in.active", NULL)[rank];
-            RUN(&o, combine, .rows = first_rows(live), .idx = golden_i32(g, "in.indices", NULL) + rank * 16, .active = 2,
-                .hidden = 128, .routed = routed + rank * 16 * 128, .shared = shared + rank * 8 * 128, .w8a8 = true, .out = y);
+            RUN(&o, combine, .rows = first_rows(live), .idx = golden_i32(g, "in.indices", NULL) + rank * 16,
+                .active = 2, .hidden = 128, .routed = routed + rank * 16 * 128, .shared = shared + rank * 8 * 128,
+                .w8a8 = true, .out = y);
             assert_memory_equal(y, want + rank * 8 * 128, (size_t)live * 128 * 2);
         }
         golden_close(g);
@@ -332,16 +359,18 @@ static void w8a8_combination_equals_the_goldens(void **state)
     ops_close(&o);
 }
 
-/* 2^24 + 1 - 2^24 in f32 tells the orders apart: ascending expert id with the shared expert last; w8a8 shared, then k. */
+/* 2^24 + 1 - 2^24 in f32 tells the orders apart: ascending expert id, shared last; w8a8: shared first, then k order. */
 static void the_order_of_the_sum_is_the_profiles(void **state)
 {
     (void)state;
     const int32_t idx[3] = {7, 0, 3};
-    const uint16_t routed[3] = {bf16_encode(-0x1p24f), bf16_encode(0x1p24f), bf16_encode(1)}, shared[1] = {bf16_encode(4)};
+    const uint16_t routed[3] = {bf16_encode(-0x1p24f), bf16_encode(0x1p24f), bf16_encode(1)},
+                   shared[1] = {bf16_encode(4)};
     uint16_t y[1];
     struct ops o;
     ops_open(&o, "reference", 1);
-    RUN(&o, combine, .rows = first_rows(1), .idx = idx, .active = 3, .hidden = 1, .routed = routed, .shared = shared, .out = y);
+    RUN(&o, combine, .rows = first_rows(1), .idx = idx, .active = 3, .hidden = 1, .routed = routed, .shared = shared,
+        .out = y);
     assert_int_equal(y[0], bf16_encode(4)); /* 2^24 + 1 is lost, then -2^24, then 4 */
     RUN(&o, combine, .rows = first_rows(1), .idx = idx, .active = 3, .hidden = 1, .routed = routed, .shared = shared,
         .w8a8 = true, .out = y);
@@ -361,8 +390,16 @@ static void experts_that_are_not_there_are_refused(void **state)
     ops_open(&o, "reference", 1);
     const struct weight *w[2] = {ops_fp4(&o, 32, 32, zeros, zeros), NULL};
     struct activation x = {.format = ACT_Q8, .cols = 32, .block = 32, .codes = zeros, .scales = zeros};
-    struct op_expert op = {.rows = first_rows(1), .x = x, .idx = idx, .weight = one, .experts = 2, .active = 1, .w1 = w,
-                           .w2 = w, .w3 = w, .out = out};
+    struct op_expert op = {.rows = first_rows(1),
+                           .x = x,
+                           .idx = idx,
+                           .weight = one,
+                           .experts = 2,
+                           .active = 1,
+                           .w1 = w,
+                           .w2 = w,
+                           .w3 = w,
+                           .out = out};
     assert_int_equal(o.b->expert(o.b, &op, &err), QR_BAD_ARGUMENT);
     assert_non_null(strstr(err.message, "expert 1 is not prepared"));
     idx[0] = 2;

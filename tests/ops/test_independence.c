@@ -57,10 +57,10 @@ static void fill_pools(struct scene *s)
     s->index = ops_plane(ROW_INDEX_FP4, HD, 4, 8);
     s->ring = ops_ring(ROW_BF16, HD, 16, 1);
     s->tail = ops_tail(HD, 16, 1);
-    RUN(&s->o, row_write, .rows = all, .step = &s->r.step, .ratio = 1, .in = bf16_rows(s->bf16, HD), .rope = test_rope(16),
-        .grid = GRID_FP4_E4M3, .plane = s->main);
-    RUN(&s->o, row_write, .rows = all, .step = &s->r.step, .ratio = 1, .in = bf16_rows(s->bf16, HD), .rope = test_rope(16),
-        .grid = GRID_FP4_E8M0, .plane = s->index);
+    RUN(&s->o, row_write, .rows = all, .step = &s->r.step, .ratio = 1, .in = bf16_rows(s->bf16, HD),
+        .rope = test_rope(16), .grid = GRID_FP4_E4M3, .plane = s->main);
+    RUN(&s->o, row_write, .rows = all, .step = &s->r.step, .ratio = 1, .in = bf16_rows(s->bf16, HD),
+        .rope = test_rope(16), .grid = GRID_FP4_E8M0, .plane = s->index);
 }
 
 static void scene_make(struct scene *s, const char *path, int threads)
@@ -107,7 +107,8 @@ OPERATOR(mhc_mix)
 {
     float *out = (float *)(void *)s->out;
     RUN(&s->o, mhc_mix, rows, .x = {ACT_BF16, M, D, s->bf16}, .fn = s->fn_w, .base = s->wide, .scale = s->wide,
-        .norm_eps = 1e-6f, .hc_eps = 1e-6f, .iterations = 20, .pre = out, .post = out + ROWS * M, .comb = out + 2 * ROWS * M);
+        .norm_eps = 1e-6f, .hc_eps = 1e-6f, .iterations = 20, .pre = out, .post = out + ROWS * M,
+        .comb = out + 2 * ROWS * M);
 }
 OPERATOR(collapse)
 {
@@ -117,7 +118,8 @@ OPERATOR(collapse)
 }
 OPERATOR(expand)
 {
-    RUN(&s->o, gather, first_rows(ROWS), .in = bf16_rows(s->bf16, M * D), .out = bf16_rows(s->out + ROWS * M * D * 2, M * D));
+    RUN(&s->o, gather, first_rows(ROWS), .in = bf16_rows(s->bf16, M * D),
+        .out = bf16_rows(s->out + ROWS * M * D * 2, M * D));
     for (int i = 0; i < rows.count; i++) { /* in place: start from the inputs again */
         int64_t row = rows.index ? rows.index[i] : i;
         memcpy(s->out + row * M * D * 2, s->bf16 + row * M * D, M * D * 2);
@@ -129,24 +131,32 @@ OPERATOR(norm)
     RUN(&s->o, norm, rows, .in = f32_rows(s->f32, D), .weight = s->norm, .eps = 1e-6f, .out = bf16_rows(s->out, D),
         .quantized = {ACT_I8, D, D, s->out + ROWS * D * 2, s->out + ROWS * D * 3});
 }
-OPERATOR(linear_bf16) { RUN(&s->o, linear, rows, .in = bf16_rows(s->bf16, D), .weight = s->bf16_w, .out = f32_rows(s->out, D)); }
-OPERATOR(linear_f32) { RUN(&s->o, linear, rows, .in = f32_rows(s->f32, D), .weight = s->f32_w, .out = f32_rows(s->out, D)); }
+OPERATOR(linear_bf16)
+{
+    RUN(&s->o, linear, rows, .in = bf16_rows(s->bf16, D), .weight = s->bf16_w, .out = f32_rows(s->out, D));
+}
+OPERATOR(linear_f32)
+{
+    RUN(&s->o, linear, rows, .in = f32_rows(s->f32, D), .weight = s->f32_w, .out = f32_rows(s->out, D));
+}
 OPERATOR(linear_wo_a)
 {
-    RUN(&s->o, linear, rows, .in = bf16_rows(s->bf16, 2 * D), .weight = s->fp8_w, .groups = 2, .out = bf16_rows(s->out, D));
+    RUN(&s->o, linear, rows, .in = bf16_rows(s->bf16, 2 * D), .weight = s->fp8_w, .groups = 2,
+        .out = bf16_rows(s->out, D));
 }
 OPERATOR(linear_fp8) { RUN(&s->o, linear, rows, .in = s->q8, .weight = s->fp8_w, .out = bf16_rows(s->out, D)); }
 OPERATOR(linear_fp4) { RUN(&s->o, linear, rows, .in = s->q8, .weight = s->fp4_w, .out = bf16_rows(s->out, D)); }
 OPERATOR(linear_int8) { RUN(&s->o, linear, rows, .in = s->i8, .weight = s->int8_w, .out = f32_rows(s->out, D)); }
 OPERATOR(query)
 {
-    RUN(&s->o, query, rows, STEP, .heads = HEADS, .head_dim = HD, .norm = QUERY_NORM_BF16, .eps = 1e-6f, .rope = test_rope(16),
-        .in = bf16_rows(s->bf16, D), .out = bf16_rows(s->out, D));
+    RUN(&s->o, query, rows, STEP, .heads = HEADS, .head_dim = HD, .norm = QUERY_NORM_BF16, .eps = 1e-6f,
+        .rope = test_rope(16), .in = bf16_rows(s->bf16, D), .out = bf16_rows(s->out, D));
 }
 OPERATOR(window_key)
 {
-    RUN(&s->o, window_key, rows, STEP, .in = bf16_rows(s->bf16, D), .norm = s->norm, .eps = 1e-6f, .rope = test_rope(16),
-        .grid = GRID_FP8_ALL, .out = s->out, .packed = {ACT_Q8, D, 32, s->out + ROWS * D * 2, s->out + ROWS * D * 3});
+    RUN(&s->o, window_key, rows, STEP, .in = bf16_rows(s->bf16, D), .norm = s->norm, .eps = 1e-6f,
+        .rope = test_rope(16), .grid = GRID_FP8_ALL, .out = s->out,
+        .packed = {ACT_Q8, D, 32, s->out + ROWS * D * 2, s->out + ROWS * D * 3});
 }
 OPERATOR(compress)
 {
@@ -164,28 +174,29 @@ OPERATOR(row_write)
 OPERATOR(index_query)
 {
     RUN(&s->o, index_query, rows, STEP, .heads = HEADS, .dim = HD, .rope = test_rope(16), .hadamard = true,
-        .grid = GRID_FP4_E8M0, .in = bf16_rows(s->bf16, D), .out = bf16_rows(s->out, D), .weights_in = f32_rows(s->f32, HEADS),
-        .weight_factor = 0.3f, .weights = (float *)(void *)(s->out + ROWS * D * 2));
+        .grid = GRID_FP4_E8M0, .in = bf16_rows(s->bf16, D), .out = bf16_rows(s->out, D),
+        .weights_in = f32_rows(s->f32, HEADS), .weight_factor = 0.3f,
+        .weights = (float *)(void *)(s->out + ROWS * D * 2));
 }
 OPERATOR(index_select)
 {
     int32_t *out = (int32_t *)(void *)s->out;
-    RUN(&s->o, index_select, rows, STEP, .heads = HEADS, .dim = HD, .ratio = 1, .topk = 4, .query = bf16_rows(s->bf16, D),
-        .weights = s->f32, .plane = s->index, .make_candidates = true, .block_size = 2, .topk_blocks = 3, .candidates = out,
-        .candidate_count = out + ROWS * 3, .selected = out + ROWS * 4, .selected_count = out + ROWS * 8,
-        .scores = (float *)(void *)(out + ROWS * 9), .score_stride = ROWS);
+    RUN(&s->o, index_select, rows, STEP, .heads = HEADS, .dim = HD, .ratio = 1, .topk = 4,
+        .query = bf16_rows(s->bf16, D), .weights = s->f32, .plane = s->index, .make_candidates = true, .block_size = 2,
+        .topk_blocks = 3, .candidates = out, .candidate_count = out + ROWS * 3, .selected = out + ROWS * 4,
+        .selected_count = out + ROWS * 8, .scores = (float *)(void *)(out + ROWS * 9), .score_stride = ROWS);
 }
 OPERATOR(attend)
 {
-    RUN(&s->o, attend, rows, STEP, .heads = HEADS, .head_dim = HD, .window_size = 5, .block = 4, .ratio = 1, .scale = 0.2f,
-        .q = s->bf16, .fresh = s->bf16, .key_from = s->from, .ring = s->ring, .has_plane = true, .plane = s->main,
-        .sinks = s->f32, .out = bf16_rows(s->out, D));
+    RUN(&s->o, attend, rows, STEP, .heads = HEADS, .head_dim = HD, .window_size = 5, .block = 4, .ratio = 1,
+        .scale = 0.2f, .q = s->bf16, .fresh = s->bf16, .key_from = s->from, .ring = s->ring, .has_plane = true,
+        .plane = s->main, .sinks = s->f32, .out = bf16_rows(s->out, D));
 }
 OPERATOR(attend_w8a8)
 {
-    RUN(&s->o, attend, rows, STEP, .heads = HEADS, .head_dim = HD, .window_size = 5, .block = 4, .ratio = 1, .scale = 0.2f,
-        .w8a8 = true, .q = s->bf16, .fresh = s->bf16, .key_from = s->from, .ring = s->ring, .has_plane = true,
-        .plane = s->main, .sinks = s->f32, .out = f32_rows(s->out, D));
+    RUN(&s->o, attend, rows, STEP, .heads = HEADS, .head_dim = HD, .window_size = 5, .block = 4, .ratio = 1,
+        .scale = 0.2f, .w8a8 = true, .q = s->bf16, .fresh = s->bf16, .key_from = s->from, .ring = s->ring,
+        .has_plane = true, .plane = s->main, .sinks = s->f32, .out = f32_rows(s->out, D));
 }
 OPERATOR(unrotate)
 {
@@ -195,8 +206,8 @@ OPERATOR(unrotate)
 OPERATOR(route)
 {
     RUN(&s->o, route, rows, STEP, .x = bf16_rows(s->bf16, D), .gate = s->gate_w, .bias = s->f32, .experts = EXPERTS,
-        .active = ACTIVE, .normalise = true, .scaling = 1.5f, .denominator_eps = 1e-20f, .idx = (int32_t *)(void *)s->out,
-        .weight = (float *)(void *)(s->out + 4096));
+        .active = ACTIVE, .normalise = true, .scaling = 1.5f, .denominator_eps = 1e-20f,
+        .idx = (int32_t *)(void *)s->out, .weight = (float *)(void *)(s->out + 4096));
 }
 OPERATOR(expert)
 {
@@ -220,16 +231,14 @@ OPERATOR(engram)
         int64_t row = rows.index ? rows.index[i] : i;
         memcpy(s->out + row * M * D * 2, s->bf16 + row * M * D, M * D * 2);
     }
-    RUN(&s->o, engram, rows, STEP, .x = {ACT_BF16, M, D, s->out}, .kv = s->bf16, .q_weight = s->bf16, .k_weight = s->bf16 + 9,
-        .gate_out = (float *)(void *)(s->out + ROWS * M * D * 2));
+    RUN(&s->o, engram, rows, STEP, .x = {ACT_BF16, M, D, s->out}, .kv = s->bf16, .q_weight = s->bf16,
+        .k_weight = s->bf16 + 9, .gate_out = (float *)(void *)(s->out + ROWS * M * D * 2));
 }
-OPERATOR(stream_mean)
-{
-    RUN(&s->o, stream_mean, rows, .x = {ACT_BF16, M, D, s->bf16}, .out = bf16_rows(s->out, D));
-}
+OPERATOR(stream_mean) { RUN(&s->o, stream_mean, rows, .x = {ACT_BF16, M, D, s->bf16}, .out = bf16_rows(s->out, D)); }
 OPERATOR(stream_add)
 {
-    RUN(&s->o, stream_add, rows, .e = bf16_rows(s->bf16, D), .h = bf16_rows(s->bf16, M * D), .out = {ACT_BF16, M, D, s->out});
+    RUN(&s->o, stream_add, rows, .e = bf16_rows(s->bf16, D), .h = bf16_rows(s->bf16, M * D),
+        .out = {ACT_BF16, M, D, s->out});
 }
 OPERATOR(tail_write)
 {
@@ -245,14 +254,15 @@ static const struct {
 } operators[] = {
 #define ROW(NAME) {#NAME, run_##NAME},
     ROW(embed) ROW(mhc_mix) ROW(collapse) ROW(norm) ROW(linear_bf16) ROW(linear_f32) ROW(linear_wo_a) ROW(linear_fp8)
-    ROW(linear_fp4) ROW(linear_int8) ROW(query) ROW(window_key) ROW(compress) ROW(row_write) ROW(index_query)
-    ROW(index_select) ROW(attend) ROW(attend_w8a8) ROW(unrotate) ROW(route) ROW(expert) ROW(expert_shared) ROW(combine)
-    ROW(engram) ROW(stream_mean) ROW(stream_add) ROW(tail_write) ROW(expand)
+        ROW(linear_fp4) ROW(linear_int8) ROW(query) ROW(window_key) ROW(compress) ROW(row_write) ROW(index_query)
+            ROW(index_select) ROW(attend) ROW(attend_w8a8) ROW(unrotate) ROW(route) ROW(expert) ROW(expert_shared)
+                ROW(combine) ROW(engram) ROW(stream_mean) ROW(stream_add) ROW(tail_write) ROW(expand)
 #undef ROW
 };
 enum { OPERATORS = sizeof operators / sizeof *operators };
 
-static void expect_equal(const char *path, const char *name, const char *what, const uint8_t *found, const uint8_t *want)
+static void expect_equal(const char *path, const char *name, const char *what, const uint8_t *found,
+                         const uint8_t *want)
 {
     for (int64_t i = 0; i < OUT; i++)
         if (found[i] != want[i])

@@ -3,31 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/rope.h"
 #include "number/bf16.h"
 #include "number/e2m1.h"
 #include "support/golden.h"
 #include "support/ops.h"
 
 #define BAD(share, n) ((int64_t)llround((share) * (double)(n)))
-
-static struct rope_spec golden_rope(float *frequencies, bool w8a8)
-{
-    struct qr_config c = {.rope_head_dim = 64, .rope_theta = 10000, .compress_rope_theta = 160000, .rope_factor = 4,
-                          .rope_beta_fast = 32, .rope_beta_slow = 1, .rope_original_positions = 256};
-    assert_int_equal(rope_frequencies(&c, ROPE_COMPRESS, frequencies, NULL), QR_OK);
-    return (struct rope_spec){.frequencies = frequencies, .dim = 64, .bf16_tables = w8a8};
-}
-
-/* [in][out] of the deployment as [out][in]. */
-static void *transposed(const void *from, int32_t in, int32_t out, size_t size)
-{
-    char *to = malloc((size_t)in * (size_t)out * size);
-    for (int32_t i = 0; i < in; i++)
-        for (int32_t j = 0; j < out; j++)
-            memcpy(to + (size_t)(j * in + i) * size, (const char *)from + (size_t)(i * out + j) * size, size);
-    return to;
-}
 
 static float head_factor(int32_t heads) { return (float)(1 / (sqrt(128) * sqrt(heads))); }
 
@@ -41,10 +22,13 @@ static struct query_side w8a8_query(struct ops *o, struct golden *g, const struc
 {
     int32_t rows = r->step.rows;
     float f[32];
-    struct rope_spec rope = golden_rope(f, true);
-    void *wq_b = transposed(golden_bytes(g, "in.csa_idx_wq_b", NULL), 128, heads * 128, 1);
-    void *proj = transposed(golden_bf16(g, "in.csa_weights_proj", NULL), 128, heads, 2);
-    struct activation qr = {.format = ACT_I8, .cols = 128, .block = 128, .codes = (void *)golden_bytes(g, "in.qr", NULL),
+    struct rope_spec rope = ops4_rope(f, true, true);
+    void *wq_b = ops4_transposed(golden_bytes(g, "in.csa_idx_wq_b", NULL), 128, heads * 128, 1);
+    void *proj = ops4_transposed(golden_bf16(g, "in.csa_weights_proj", NULL), 128, heads, 2);
+    struct activation qr = {.format = ACT_I8,
+                            .cols = 128,
+                            .block = 128,
+                            .codes = (void *)golden_bytes(g, "in.qr", NULL),
                             .scales = (void *)golden_f32(g, "in.qr_scale", NULL)};
     struct activation q = ops_rows(ACT_F32, rows, heads * 128, 0), w = ops_rows(ACT_F32, rows, heads, 0);
     struct query_side out = {ops_rows(ACT_I8, rows, heads * 128, 128), malloc((size_t)(rows * heads) * 4)};
@@ -54,8 +38,8 @@ static struct query_side w8a8_query(struct ops *o, struct golden *g, const struc
     RUN(o, linear, .rows = first_rows(rows), .in = bf16_rows(golden_bf16(g, "in.x", NULL), 128), .out = w,
         .weight = ops_bf16(o, heads, 128, proj));
     RUN(o, index_query, .rows = first_rows(rows), .step = &r->step, .heads = heads, .dim = 128, .rope = rope,
-        .hadamard = true, .grid = GRID_INT8, .in = q, .out = out.q, .weights_in = w, .weight_factor = head_factor(heads),
-        .weights = out.weights);
+        .hadamard = true, .grid = GRID_INT8, .in = q, .out = out.q, .weights_in = w,
+        .weight_factor = head_factor(heads), .weights = out.weights);
     ops_free_rows(&q);
     ops_free_rows(&w);
     free(wq_b);
@@ -91,11 +75,17 @@ static void check_decode_indexer(const char *file, bool exact)
     r.step.block_table = golden_i32(g, "in.idx_table", NULL);
 
     struct query_side q = w8a8_query(&o, g, &r, heads);
-    struct row_plane plane = {.format = ROW_INDEX_INT8, .rows_per_block = 32, .tile_rows = 32,
+    struct row_plane plane = {.format = ROW_INDEX_INT8,
+                              .rows_per_block = 32,
+                              .tile_rows = 32,
                               .values = (uint8_t *)golden_bytes(g, "in.idx_kv_cache", NULL),
                               .scales = (uint8_t *)(void *)golden_f32(g, "in.idx_kv_scale", NULL),
-                              .value_row_stride = 128, .value_tile_stride = 4096, .value_block_stride = 4096,
-                              .scale_row_stride = 4, .scale_tile_stride = 128, .scale_block_stride = 128};
+                              .value_row_stride = 128,
+                              .value_tile_stride = 4096,
+                              .value_block_stride = 4096,
+                              .scale_row_stride = 4,
+                              .scale_tile_stride = 128,
+                              .scale_block_stride = 128};
     int32_t *ids = calloc((size_t)(8 * topk), 4), count[8];
     float *scores = calloc((size_t)(8 * capacity), 4);
     RUN(&o, index_select, .rows = first_rows(8), .step = &r.step, .heads = heads, .dim = 128, .ratio = 4, .topk = topk,
@@ -145,14 +135,15 @@ static struct row_plane make_keys(struct ops *o, struct golden *g, const struct 
     RUN(o, linear, .rows = first_rows(rows), .in = x, .out = kv,
         .weight = ops_bf16(o, 256, 128, golden_bf16(g, w8a8 ? "in.csa_inner_wkv" : "in.compressor.wkv.weight", NULL)));
     RUN(o, linear, .rows = first_rows(rows), .in = x, .out = sc,
-        .weight = ops_bf16(o, 256, 128, golden_bf16(g, w8a8 ? "in.csa_inner_wgate" : "in.compressor.wgate.weight", NULL)));
+        .weight =
+            ops_bf16(o, 256, 128, golden_bf16(g, w8a8 ? "in.csa_inner_wgate" : "in.compressor.wgate.weight", NULL)));
     RUN(o, position_bias, .rows = first_rows(rows), .step = &r->step, .ratio = 4, .cols = 256, .scores = sc.codes,
         .ape = golden_f32(g, w8a8 ? "in.csa_inner_ape" : "in.compressor.ape", NULL));
-    RUN(o, compress, .rows = {list, n}, .step = &r->step, .from = r->first_position, .kind = COMPRESSOR_OVERLAP, .ratio = 4,
-        .width = 128, .values = kv.codes, .scores = sc.codes, .out = pooled);
+    RUN(o, compress, .rows = {list, n}, .step = &r->step, .from = r->first_position, .kind = COMPRESSOR_OVERLAP,
+        .ratio = 4, .width = 128, .values = kv.codes, .scores = sc.codes, .out = pooled);
     RUN(o, row_write, .rows = {list, n}, .step = &r->step, .ratio = 4, .in = pooled,
         .norm = golden_bf16(g, w8a8 ? "in.csa_inner_norm_w" : "in.compressor.norm.weight", NULL), .eps = 1e-6f,
-        .rope = golden_rope(f, w8a8), .hadamard = true, .grid = w8a8 ? GRID_INT8 : GRID_FP4_E8M0, .plane = plane);
+        .rope = ops4_rope(f, true, w8a8), .hadamard = true, .grid = w8a8 ? GRID_INT8 : GRID_FP4_E8M0, .plane = plane);
     ops_free_rows(&kv), ops_free_rows(&sc), ops_free_rows(&pooled);
     free(list);
     return plane;
@@ -163,7 +154,8 @@ static void check_prefill_indexer(const char *file, bool w8a8, double bad_scores
 {
     struct ops o;
     struct golden *g = golden_open(file);
-    int32_t rows = (int32_t)golden_param(g, "T"), heads = 4, topk = (int32_t)golden_param(g, "index_topk"), n = rows / 4;
+    int32_t rows = (int32_t)golden_param(g, "T"), heads = 4, topk = (int32_t)golden_param(g, "index_topk"),
+            n = rows / 4;
     struct one_request r;
     struct query_side q;
     ops_open(&o, "reference", 2);
@@ -179,19 +171,21 @@ static void check_prefill_indexer(const char *file, bool w8a8, double bad_scores
         q = (struct query_side){ops_rows(ACT_BF16, rows, 512, 0), malloc((size_t)(rows * heads) * 4)};
         RUN(&o, quantize, .rows = first_rows(rows), .in = bf16_rows(golden_bf16(g, "in.qr", NULL), 128), .out = qr8);
         RUN(&o, linear, .rows = first_rows(rows), .in = qr8, .out = in,
-            .weight = ops_fp8(&o, 512, 128, 128, golden_bytes(g, "in.wq_b.weight", NULL), golden_bytes(g, "in.wq_b.scale", NULL)));
+            .weight = ops_fp8(&o, 512, 128, 128, golden_bytes(g, "in.wq_b.weight", NULL),
+                              golden_bytes(g, "in.wq_b.scale", NULL)));
         RUN(&o, linear, .rows = first_rows(rows), .in = bf16_rows(golden_bf16(g, "in.x", NULL), 128), .out = w,
             .weight = ops_bf16(&o, heads, 128, golden_bf16(g, "in.weights_proj.weight", NULL)));
         RUN(&o, index_query, .rows = first_rows(rows), .step = &r.step, .heads = heads, .dim = 128,
-            .rope = golden_rope(f, false), .hadamard = true, .grid = GRID_FP4_E8M0, .in = in, .out = q.q, .weights_in = w,
-            .weight_factor = head_factor(heads), .round_weights = true, .weights = q.weights);
+            .rope = ops4_rope(f, true, false), .hadamard = true, .grid = GRID_FP4_E8M0, .in = in, .out = q.q,
+            .weights_in = w, .weight_factor = head_factor(heads), .round_weights = true, .weights = q.weights);
         ops_free_rows(&qr8), ops_free_rows(&in), ops_free_rows(&w);
     }
     int32_t *ids = calloc((size_t)(rows * topk), 4), *count = calloc((size_t)rows, 4);
     float *scores = calloc((size_t)(rows * n), 4);
-    RUN(&o, index_select, .rows = first_rows(rows), .step = &r.step, .heads = heads, .dim = 128, .ratio = 4, .topk = topk,
-        .mode = w8a8 ? SCORE_INT8 : SCORE_BF16, .order = SELECTION_BY_SCORE, .query = q.q, .weights = q.weights,
-        .plane = keys, .selected = ids, .selected_count = count, .scores = scores, .score_stride = n);
+    RUN(&o, index_select, .rows = first_rows(rows), .step = &r.step, .heads = heads, .dim = 128, .ratio = 4,
+        .topk = topk, .mode = w8a8 ? SCORE_INT8 : SCORE_BF16, .order = SELECTION_BY_SCORE, .query = q.q,
+        .weights = q.weights, .plane = keys, .selected = ids, .selected_count = count, .scores = scores,
+        .score_stride = n);
 
     const float *want = golden_f32(g, "out.score", NULL);
     const int32_t *want_ids = golden_i32(g, "out.topk_idxs", NULL);
@@ -400,8 +394,13 @@ static void candidate_pools_equal_brute_force(void **state)
             scene_make(&s, ROW_INDEX_FP4, seed);
             if (seed % 4 == 0)
                 memset(s.weights, 0, sizeof s.weights);
-            struct op_index_select source = {.topk = 5, .mode = SCORE_F32, .make_candidates = true, .block_size = SIZE,
-                                             .topk_blocks = topk_blocks, .candidates = pool, .candidate_count = &count};
+            struct op_index_select source = {.topk = 5,
+                                             .mode = SCORE_F32,
+                                             .make_candidates = true,
+                                             .block_size = SIZE,
+                                             .topk_blocks = topk_blocks,
+                                             .candidates = pool,
+                                             .candidate_count = &count};
             n = scene_select(&s, source, ids);
             assert_int_equal(brute_force(s.scores, NULL, VISIBLE, 5, want), n);
             ascending(want, n);
@@ -425,8 +424,13 @@ static void candidate_pools_equal_brute_force(void **state)
             }
             float all[VISIBLE];
             memcpy(all, s.scores, sizeof all);
-            struct op_index_select reader = {.topk = 9, .mode = SCORE_F32, .use_candidates = true, .block_size = SIZE,
-                                             .topk_blocks = topk_blocks, .candidates = pool, .candidate_count = &count};
+            struct op_index_select reader = {.topk = 9,
+                                             .mode = SCORE_F32,
+                                             .use_candidates = true,
+                                             .block_size = SIZE,
+                                             .topk_blocks = topk_blocks,
+                                             .candidates = pool,
+                                             .candidate_count = &count};
             n = scene_select(&s, reader, ids);
             assert_int_equal(brute_force(all, allowed, VISIBLE, 9, want), n);
             ascending(want, n);

@@ -191,7 +191,8 @@ static void v41_product_follows_its_formula(void **state)
                 double part = 0;
                 for (int k = b * 32; k < b * 32 + 32; k++)
                     part += (double)e4m3_decode(((uint8_t *)q.codes)[r * K + k]) * e4m3_decode(m.codes[n * K + k]);
-                acc += (float)part * e8m0_decode(((uint8_t *)q.scales)[r * 3 + b]) * e8m0_decode(m.scales[n / 32 * 3 + b]);
+                acc +=
+                    (float)part * e8m0_decode(((uint8_t *)q.scales)[r * 3 + b]) * e8m0_decode(m.scales[n / 32 * 3 + b]);
             }
             assert_int_equal(y[r * N + n], bf16_encode(acc));
         }
@@ -239,8 +240,14 @@ static void eight_splits_are_summed_one_by_one(void **state)
     ops_open(&o, "reference", 1);
     dice_bf16(&d, x, ROWS * K, 1);
     RUN(&o, quantize, .rows = first_rows(ROWS), .in = bf16_rows(x, K), .out = q);
-    struct weight_spec spec = {.name = "w", .format = WEIGHT_FP8, .n = N, .k = K, .tile = 32, .k_splits = 8,
-                               .values = m.codes, .scales = m.scales};
+    struct weight_spec spec = {.name = "w",
+                               .format = WEIGHT_FP8,
+                               .n = N,
+                               .k = K,
+                               .tile = 32,
+                               .k_splits = 8,
+                               .values = m.codes,
+                               .scales = m.scales};
     RUN(&o, linear, .rows = first_rows(ROWS), .in = q, .weight = ops_weight(&o, spec), .out = f32_rows(split, N));
     spec.k_splits = 1;
     RUN(&o, linear, .rows = first_rows(ROWS), .in = q, .weight = ops_weight(&o, spec), .out = f32_rows(whole, N));
@@ -329,8 +336,13 @@ static void a_scale_that_is_no_number_is_refused_by_name_and_index(void **state)
     struct ops o;
     ops_open(&o, "reference", 1);
     memset(scales, 120, sizeof scales);
-    struct weight_spec fp8 = {.name = "layers.3.attn.wq_a", .format = WEIGHT_FP8, .n = 33, .k = 64, .tile = 32,
-                              .values = values, .scales = scales};
+    struct weight_spec fp8 = {.name = "layers.3.attn.wq_a",
+                              .format = WEIGHT_FP8,
+                              .n = 33,
+                              .k = 64,
+                              .tile = 32,
+                              .values = values,
+                              .scales = scales};
     ops_weight(&o, fp8);
     scales[3] = 255; /* the partial last tile row */
     expect_refused(&o, fp8, QR_BAD_FILE, "layers.3.attn.wq_a: scale [1][1] is E8M0 255");
@@ -371,8 +383,8 @@ static void impossible_weights_and_products_are_refused(void **state)
     op.in = bf16_rows(bytes, 32);
     assert_int_equal(o.b->linear(o.b, &op, &err), QR_BAD_ARGUMENT);
     struct weight *wide = ops_bf16(&o, 1, 1 << 20, bytes);
-    op = (struct op_linear){.rows = first_rows(1), .in = bf16_rows(bytes, 1 << 20), .weight = wide,
-                            .out = bf16_rows(bytes, 1)};
+    op = (struct op_linear){
+        .rows = first_rows(1), .in = bf16_rows(bytes, 1 << 20), .weight = wide, .out = bf16_rows(bytes, 1)};
     assert_int_equal(o.b->linear(o.b, &op, &err), QR_BAD_ARGUMENT);
     assert_non_null(strstr(err.message, "scratch"));
     ops_close(&o);

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/rope.h"
 #include "number/bf16.h"
 #include "number/e4m3.h"
 #include "number/e8m0.h"
@@ -12,15 +11,6 @@
 #include "support/ops.h"
 
 #define BAD(share, n) ((int64_t)llround((share) * (double)(n)))
-
-/* The rope of a golden of golden/ops4: its config, and the table of its layer. */
-static struct rope_spec golden_rope(float *frequencies, bool compress, bool w8a8)
-{
-    struct qr_config c = {.rope_head_dim = 64, .rope_theta = 10000, .compress_rope_theta = 160000, .rope_factor = 4,
-                          .rope_beta_fast = 32, .rope_beta_slow = 1, .rope_original_positions = 256};
-    assert_int_equal(rope_frequencies(&c, compress ? ROPE_COMPRESS : ROPE_MAIN, frequencies, NULL), QR_OK);
-    return (struct rope_spec){.frequencies = frequencies, .dim = 64, .bf16_tables = w8a8};
-}
 
 static void assert_bf16_close(const char *what, const void *found, struct golden *g, const char *name, int64_t n)
 {
@@ -36,8 +26,9 @@ static void check_reference_projections(struct ops *o, const char *file, bool ya
     int32_t heads = (int32_t)golden_param(g, "num_attention_heads");
     struct one_request r;
     float f[32];
-    struct rope_spec rope = golden_rope(f, yarn, false);
-    struct activation x8 = ops_rows(ACT_Q8, 6, 128, 128), a = ops_rows(ACT_BF16, 6, 128, 0), qr = ops_rows(ACT_BF16, 6, 128, 0);
+    struct rope_spec rope = ops4_rope(f, yarn, false);
+    struct activation x8 = ops_rows(ACT_Q8, 6, 128, 128), a = ops_rows(ACT_BF16, 6, 128, 0),
+                      qr = ops_rows(ACT_BF16, 6, 128, 0);
     struct activation qr8 = ops_rows(ACT_Q8, 6, 128, 128), q = ops_rows(ACT_BF16, 6, heads * 128, 0);
     struct activation kv = ops_rows(ACT_BF16, 6, 128, 0), key = ops_rows(ACT_BF16, 6, 128, 0);
 
@@ -45,17 +36,21 @@ static void check_reference_projections(struct ops *o, const char *file, bool ya
     memcpy(r.positions, golden_i32(g, "in.pos", NULL), 24);
     RUN(o, quantize, .rows = first_rows(6), .in = bf16_rows(golden_bf16(g, "in.x", NULL), 128), .out = x8);
     RUN(o, linear, .rows = first_rows(6), .in = x8, .out = a,
-        .weight = ops_fp8(o, 128, 128, 128, golden_bytes(g, "in.wq_a.weight", NULL), golden_bytes(g, "in.wq_a.scale", NULL)));
+        .weight =
+            ops_fp8(o, 128, 128, 128, golden_bytes(g, "in.wq_a.weight", NULL), golden_bytes(g, "in.wq_a.scale", NULL)));
     RUN(o, norm, .rows = first_rows(6), .in = a, .weight = golden_bf16(g, "in.q_norm.weight", NULL), .eps = 1e-6f,
         .out = qr, .quantized = qr8);
     RUN(o, linear, .rows = first_rows(6), .in = qr8, .out = q,
-        .weight = ops_fp8(o, heads * 128, 128, 128, golden_bytes(g, "in.wq_b.weight", NULL), golden_bytes(g, "in.wq_b.scale", NULL)));
+        .weight = ops_fp8(o, heads * 128, 128, 128, golden_bytes(g, "in.wq_b.weight", NULL),
+                          golden_bytes(g, "in.wq_b.scale", NULL)));
     RUN(o, query, .rows = first_rows(6), .step = &r.step, .heads = heads, .head_dim = 128, .norm = QUERY_NORM_BF16,
         .eps = 1e-6f, .rope = rope, .in = q, .out = q);
     RUN(o, linear, .rows = first_rows(6), .in = x8, .out = kv,
-        .weight = ops_fp8(o, 128, 128, 128, golden_bytes(g, "in.wkv.weight", NULL), golden_bytes(g, "in.wkv.scale", NULL)));
-    RUN(o, window_key, .rows = first_rows(6), .step = &r.step, .in = kv, .norm = golden_bf16(g, "in.kv_norm.weight", NULL),
-        .eps = 1e-6f, .rope = rope, .grid = GRID_FP8_NOPE, .out = key.codes);
+        .weight =
+            ops_fp8(o, 128, 128, 128, golden_bytes(g, "in.wkv.weight", NULL), golden_bytes(g, "in.wkv.scale", NULL)));
+    RUN(o, window_key, .rows = first_rows(6), .step = &r.step, .in = kv,
+        .norm = golden_bf16(g, "in.kv_norm.weight", NULL), .eps = 1e-6f, .rope = rope, .grid = GRID_FP8_NOPE,
+        .out = key.codes);
 
     assert_memory_equal(qr.codes, golden_bf16(g, "out.qr", NULL), 6 * 128 * 2);
     assert_bf16_close("q", q.codes, g, "out.q", 6 * heads * 128);
@@ -77,16 +72,6 @@ static void reference_projections_equal_the_goldens(void **state)
     ops_close(&o);
 }
 
-/* [in][out] of the deployment as [out][in]. */
-static void *transposed(const void *from, int32_t in, int32_t out, size_t size)
-{
-    char *to = malloc((size_t)in * (size_t)out * size);
-    for (int32_t i = 0; i < in; i++)
-        for (int32_t j = 0; j < out; j++)
-            memcpy(to + (size_t)(j * in + i) * size, (const char *)from + (size_t)(i * out + j) * size, size);
-    return to;
-}
-
 /* The W8A8 files give tables, not positions: those of the REF file of the same set, which the tables must confirm. */
 static void check_w8a8_projections(struct ops *o, const char *file, const char *reference_file, bool yarn)
 {
@@ -94,14 +79,14 @@ static void check_w8a8_projections(struct ops *o, const char *file, const char *
     int32_t heads = (int32_t)golden_param(g, "num_attention_heads");
     struct one_request r;
     float f[32];
-    struct rope_spec rope = golden_rope(f, yarn, true);
+    struct rope_spec rope = ops4_rope(f, yarn, true);
     struct activation x = bf16_rows(golden_bf16(g, "in.x", NULL), 128), a = ops_rows(ACT_F32, 6, 128, 0);
     struct activation none = {.format = ACT_F32}, qr = ops_rows(ACT_I8, 6, 128, 128);
     struct activation q = ops_rows(ACT_F32, 6, heads * 128, 0), out = ops_rows(ACT_BF16, 6, heads * 128, 0);
     struct activation kv = ops_rows(ACT_F32, 6, 128, 0), key = ops_rows(ACT_BF16, 6, 128, 0);
-    void *wq_a = transposed(golden_bf16(g, "in.wq_a", NULL), 128, 128, 2);
-    void *wkv = transposed(golden_bf16(g, "in.wkv", NULL), 128, 128, 2);
-    void *wq_b = transposed(golden_bytes(g, "in.wq_b", NULL), 128, heads * 128, 1);
+    void *wq_a = ops4_transposed(golden_bf16(g, "in.wq_a", NULL), 128, 128, 2);
+    void *wkv = ops4_transposed(golden_bf16(g, "in.wkv", NULL), 128, 128, 2);
+    void *wq_b = ops4_transposed(golden_bytes(g, "in.wq_b", NULL), 128, heads * 128, 1);
 
     one_request_make(&r, 0, 6, 0);
     memcpy(r.positions, golden_i32(reference, "in.pos", NULL), 24);
@@ -111,8 +96,8 @@ static void check_w8a8_projections(struct ops *o, const char *file, const char *
                         bf16_round((float)cos((double)((float)r.positions[row] * f[i]))));
 
     RUN(o, linear, .rows = first_rows(6), .in = x, .weight = ops_bf16(o, 128, 128, wq_a), .out = a);
-    RUN(o, norm, .rows = first_rows(6), .in = a, .weight = golden_bf16(g, "in.gamma_cq", NULL), .eps = 1e-6f, .out = none,
-        .quantized = qr);
+    RUN(o, norm, .rows = first_rows(6), .in = a, .weight = golden_bf16(g, "in.gamma_cq", NULL), .eps = 1e-6f,
+        .out = none, .quantized = qr);
     RUN(o, linear, .rows = first_rows(6), .in = qr, .out = q,
         .weight = ops_int8(o, heads * 128, 128, wq_b, golden_f32(g, "in.wq_b_scale", NULL)));
     RUN(o, query, .rows = first_rows(6), .step = &r.step, .heads = heads, .head_dim = 128, .norm = QUERY_NORM_F32,
@@ -127,7 +112,8 @@ static void check_w8a8_projections(struct ops *o, const char *file, const char *
     assert_bf16_close("q", out.codes, g, "out.q", 6 * heads * 128);
     assert_bf16_close("kv", key.codes, g, "out.kv", 6 * 128);
     free(wq_a), free(wkv), free(wq_b);
-    ops_free_rows(&a), ops_free_rows(&qr), ops_free_rows(&q), ops_free_rows(&out), ops_free_rows(&kv), ops_free_rows(&key);
+    ops_free_rows(&a), ops_free_rows(&qr), ops_free_rows(&q), ops_free_rows(&out), ops_free_rows(&kv),
+        ops_free_rows(&key);
     one_request_free(&r);
     golden_close(g);
     golden_close(reference);
@@ -160,7 +146,8 @@ static void rotations_equal_the_golden_forth_and_back(void **state)
     struct activation x = bf16_rows(golden_bf16(g, "in.x", NULL), 256);
     for (int compress = 0; compress < 2; compress++) {
         float f[32];
-        struct rope_spec rope = golden_rope(f, compress, false);
+        struct rope_spec rope = ops4_rope(f, compress, false);
+        assert_memory_equal(f, golden_f32(g, compress ? "out.compress_freq" : "out.plain_freq", NULL), sizeof f);
         RUN(&o, query, .rows = first_rows(10), .step = &r.step, .heads = 2, .head_dim = 128, .rope = rope, .in = x,
             .out = bf16_rows(y, 256));
         assert_bf16_close("forth", y, g, compress ? "out.compress_ref" : "out.plain_ref", 2560);
@@ -312,7 +299,8 @@ static void window_key_before_its_grid(const uint16_t *in, const uint16_t *norm,
     for (int i = 0; i < rope->dim / 2; i++) {
         uint16_t *pair = out + n - rope->dim + 2 * i;
         float angle = (float)position * rope->frequencies[i];
-        float co = (float)cos((double)angle), si = (float)sin((double)angle), a = bf16_decode(pair[0]), b = bf16_decode(pair[1]);
+        float co = (float)cos((double)angle), si = (float)sin((double)angle), a = bf16_decode(pair[0]),
+              b = bf16_decode(pair[1]);
         pair[0] = bf16_encode(a * co - b * si);
         pair[1] = bf16_encode(a * si + b * co);
     }

@@ -130,7 +130,8 @@ static void the_planes_own_grid_is_one_for_keys_and_queries(void **state)
     ops_close(&o);
 }
 
-/* Tiles of 16 rows, values before scales, and two planes: the addresses are geometry's, the operator's only use of them. */
+/* Tiles of 16 rows, values before scales, and two planes: the addresses are geometry's, the operator's only use of
+ * them. */
 static void rows_go_where_the_plane_says(void **state)
 {
     (void)state;
@@ -139,17 +140,24 @@ static void rows_go_where_the_plane_says(void **state)
     uint16_t in[ROWS * N];
     uint8_t *memory = calloc(3, TILE);
     struct one_request r;
-    struct row_plane plane = {.format = ROW_INDEX_FP8, .rows_per_block = 16, .tile_rows = 16, .values = memory,
-                              .scales = memory + 16 * N, .value_block_stride = TILE, .value_tile_stride = TILE,
-                              .value_row_stride = N, .scale_block_stride = TILE, .scale_tile_stride = TILE,
+    struct row_plane plane = {.format = ROW_INDEX_FP8,
+                              .rows_per_block = 16,
+                              .tile_rows = 16,
+                              .values = memory,
+                              .scales = memory + 16 * N,
+                              .value_block_stride = TILE,
+                              .value_tile_stride = TILE,
+                              .value_row_stride = N,
+                              .scale_block_stride = TILE,
+                              .scale_tile_stride = TILE,
                               .scale_row_stride = 4};
     struct ops o;
     ops_open(&o, "reference", 1);
     dice_bf16(&d, in, ROWS * N, 2);
     one_request_make(&r, 0, ROWS, 3);
     uint16_t *out = calloc(ROWS * N, 2);
-    RUN(&o, row_write, .rows = first_rows(ROWS), .step = &r.step, .ratio = 1, .in = bf16_rows(in, N), .rope = test_rope(0),
-        .grid = GRID_FP4_E8M0, .plane = plane, .values_out = out);
+    RUN(&o, row_write, .rows = first_rows(ROWS), .step = &r.step, .ratio = 1, .in = bf16_rows(in, N),
+        .rope = test_rope(0), .grid = GRID_FP4_E8M0, .plane = plane, .values_out = out);
     for (int row = 0; row < ROWS; row++) {
         const uint8_t *tile = memory + row / 16 * TILE;
         float scale;
@@ -178,8 +186,8 @@ static void a_row_of_an_unmapped_block_is_not_stored(void **state)
     r.table[0] = -1;
     r.table[1] = 1;
     memset(out, 0, sizeof out);
-    RUN(&o, row_write, .rows = first_rows(4), .step = &r.step, .ratio = 1, .in = bf16_rows(in, N), .rope = test_rope(16),
-        .grid = GRID_FP4_E4M3, .plane = plane, .values_out = out);
+    RUN(&o, row_write, .rows = first_rows(4), .step = &r.step, .ratio = 1, .in = bf16_rows(in, N),
+        .rope = test_rope(16), .grid = GRID_FP4_E4M3, .plane = plane, .values_out = out);
     assert_memory_equal(plane.values, clean, sizeof clean);
     assert_memory_equal(plane.values + 2 * N * 2, out + 2 * N, 2 * N * 2);
     assert_memory_not_equal(out, clean, sizeof clean); /* its values are told all the same */
@@ -289,7 +297,8 @@ static void window_keys_wrap_in_their_slots_ring(void **state)
     r.slot[0] = 2;
     RUN(&o, quantize, .rows = first_rows(7), .in = bf16_rows(keys, N), .out = packed);
     RUN(&o, window_write, .rows = {list, 5}, .step = &r.step, .keys = keys, .head_dim = N, .ring = plain);
-    RUN(&o, window_write, .rows = {list, 5}, .step = &r.step, .keys = keys, .packed = packed, .head_dim = N, .ring = codes);
+    RUN(&o, window_write, .rows = {list, 5}, .step = &r.step, .keys = keys, .packed = packed, .head_dim = N,
+        .ring = codes);
     for (int i = 0; i < 5; i++) {
         int row = list[i], at = (20 + row) % RING;
         assert_memory_equal(plain.values + 2 * plain.slot_stride + at * N * 2, keys + row * N, N * 2);
@@ -316,8 +325,9 @@ static void grids_and_containers_that_do_not_fit_are_refused(void **state)
         enum row_format format;
         enum key_grid grid;
         int32_t cols;
-    } bad[] = {{ROW_FP4_E4M3, GRID_FP8_ALL, 64}, {ROW_INDEX_FP4, GRID_FP4_E4M3, 64}, {ROW_INDEX_INT8, GRID_FP4_E8M0, 64},
-               {ROW_BF16, GRID_INT8, 64},        {ROW_BF16, GRID_FP8_NOPE, 64},      {ROW_INDEX_FP4, GRID_FP4_E8M0, 48}};
+    } bad[] = {{ROW_FP4_E4M3, GRID_FP8_ALL, 64},    {ROW_INDEX_FP4, GRID_FP4_E4M3, 64},
+               {ROW_INDEX_INT8, GRID_FP4_E8M0, 64}, {ROW_BF16, GRID_INT8, 64},
+               {ROW_BF16, GRID_FP8_NOPE, 64},       {ROW_INDEX_FP4, GRID_FP4_E8M0, 48}};
     uint16_t in[64] = {0};
     struct row_plane plane = ops_plane(ROW_BF16, 64, 1, 1);
     struct one_request r;
@@ -326,8 +336,13 @@ static void grids_and_containers_that_do_not_fit_are_refused(void **state)
     one_request_make(&r, 0, 1, 1);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         plane.format = bad[i].format;
-        struct op_row_write op = {.rows = first_rows(1), .step = &r.step, .ratio = 1, .in = bf16_rows(in, bad[i].cols),
-                                  .rope = test_rope(16), .grid = bad[i].grid, .plane = plane};
+        struct op_row_write op = {.rows = first_rows(1),
+                                  .step = &r.step,
+                                  .ratio = 1,
+                                  .in = bf16_rows(in, bad[i].cols),
+                                  .rope = test_rope(16),
+                                  .grid = bad[i].grid,
+                                  .plane = plane};
         assert_int_equal(o.b->row_write(o.b, &op, NULL), QR_BAD_ARGUMENT);
     }
     ops_free_plane(&plane);

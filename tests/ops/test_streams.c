@@ -94,8 +94,9 @@ static void hc_post_equals_the_goldens(void **state)
             memcpy(x.codes, golden_f32(g, "in.residual", NULL), 4096 * 4);
         else
             memcpy(x.codes, golden_bf16(g, "in.residual", NULL), 4096 * 2);
-        RUN(&o, expand, .rows = first_rows(8), .y = golden_bf16(g, "in.sub", NULL), .post = golden_f32(g, "in.post", NULL),
-            .comb = golden_f32(g, "in.comb", NULL), .x = {x.format, 4, 128, x.codes});
+        RUN(&o, expand, .rows = first_rows(8), .y = golden_bf16(g, "in.sub", NULL),
+            .post = golden_f32(g, "in.post", NULL), .comb = golden_f32(g, "in.comb", NULL),
+            .x = {x.format, 4, 128, x.codes});
         float *values = ops_values(&x, 8);
         if (w8a8)
             assert_close("y", values, golden_f32(g, "out.y", NULL), 4096, 1e-6, 1e-6, 0);
@@ -116,7 +117,8 @@ static void hc_head_makes_pre_alone(void **state)
     for (int w8a8 = 0; w8a8 < 2; w8a8++) {
         struct golden *g = golden_open(w8a8 ? "tests/golden/ops4/05-hc_head-w8a8-a.safetensors"
                                             : "tests/golden/ops4/05-hc_head-ref-a.safetensors");
-        const void *data = w8a8 ? (const void *)golden_f32(g, "in.x", NULL) : (const void *)golden_bf16(g, "in.x", NULL);
+        const void *data =
+            w8a8 ? (const void *)golden_f32(g, "in.x", NULL) : (const void *)golden_bf16(g, "in.x", NULL);
         struct streams x = {w8a8 ? ACT_F32 : ACT_BF16, 4, 128, (void *)data};
         float pre[32];
         struct activation y = ops_rows(ACT_BF16, 8, 128, 0);
@@ -170,8 +172,9 @@ static void comb_rows_are_sources(void **state)
     (void)state;
     static const float scale[3] = {1, 1, 1}, base[24] = {0};
     static const float diagonal[16] = {2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1};
-    static const float want[16] = {.5574760f, .1073966f, .1456586f, .1894678f, .1073966f, .4155590f, .2073412f, .2697023f,
-                                   .1456586f, .2073412f, .2812104f, .3657888f, .1894678f, .2697023f, .3657888f, .1750401f};
+    static const float want[16] = {.5574760f, .1073966f, .1456586f, .1894678f, .1073966f, .4155590f,
+                                   .2073412f, .2697023f, .1456586f, .2073412f, .2812104f, .3657888f,
+                                   .1894678f, .2697023f, .3657888f, .1750401f};
     static const float first[4] = {.0524515f, .1307899f, .2902854f, .5264722f};
     static const float other[4] = {.3158492f, .2897364f, .2365712f, .1578423f};
     float m[24] = {0}, pre[4], post[4], comb[16];
@@ -235,13 +238,17 @@ static void check_mtp_projection(struct ops *o, const char *file, bool w8a8, dou
         we = ops_int8(o, 128, 128, golden_bytes(g, "in.e_proj_w", NULL), golden_f32(g, "in.e_proj_scale", NULL));
         wh = ops_int8(o, 128, 128, golden_bytes(g, "in.h_proj_w", NULL), golden_f32(g, "in.h_proj_scale", NULL));
     } else {
-        we = ops_fp8(o, 128, 128, 128, golden_bytes(g, "in.e_proj.weight", NULL), golden_bytes(g, "in.e_proj.scale", NULL));
-        wh = ops_fp8(o, 128, 128, 128, golden_bytes(g, "in.h_proj.weight", NULL), golden_bytes(g, "in.h_proj.scale", NULL));
+        we = ops_fp8(o, 128, 128, 128, golden_bytes(g, "in.e_proj.weight", NULL),
+                     golden_bytes(g, "in.e_proj.scale", NULL));
+        wh = ops_fp8(o, 128, 128, 128, golden_bytes(g, "in.h_proj.weight", NULL),
+                     golden_bytes(g, "in.h_proj.scale", NULL));
     }
-    const void *enorm = w8a8 ? (const void *)golden_f32(g, "in.enorm_w", NULL) : golden_bf16(g, "in.enorm.weight", NULL);
-    const void *hnorm = w8a8 ? (const void *)golden_f32(g, "in.hnorm_w", NULL) : golden_bf16(g, "in.hnorm.weight", NULL);
-    struct activation prev = w8a8 ? f32_rows(golden_f32(g, "in.prev", NULL), 512)
-                                  : bf16_rows(golden_bf16(g, "in.prev", NULL), 512);
+    const void *enorm =
+        w8a8 ? (const void *)golden_f32(g, "in.enorm_w", NULL) : golden_bf16(g, "in.enorm.weight", NULL);
+    const void *hnorm =
+        w8a8 ? (const void *)golden_f32(g, "in.hnorm_w", NULL) : golden_bf16(g, "in.hnorm.weight", NULL);
+    struct activation prev =
+        w8a8 ? f32_rows(golden_f32(g, "in.prev", NULL), 512) : bf16_rows(golden_bf16(g, "in.prev", NULL), 512);
     RUN(o, norm, .rows = first_rows(4), .in = bf16_rows(golden_bf16(g, "in.hidden", NULL), 128), .weight = enorm,
         .weight_f32 = w8a8, .smooth = w8a8 ? golden_f32(g, "in.e_proj_smooth", NULL) : NULL, .eps = 1e-6f, .out = none,
         .quantized = e8);

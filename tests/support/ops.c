@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/rope.h"
 #include "number/bf16.h"
 
 /* Larger than any operator here: the plan of a model that does not exist. */
@@ -70,18 +71,20 @@ struct weight *ops_f32(struct ops *o, int32_t n, int32_t k, const void *values)
 
 struct weight *ops_fp8(struct ops *o, int32_t n, int32_t k, int32_t tile, const void *values, const void *scales)
 {
-    return ops_weight(
-        o, (struct weight_spec){.format = WEIGHT_FP8, .n = n, .k = k, .tile = tile, .values = values, .scales = scales});
+    return ops_weight(o, (struct weight_spec){
+                             .format = WEIGHT_FP8, .n = n, .k = k, .tile = tile, .values = values, .scales = scales});
 }
 
 struct weight *ops_fp4(struct ops *o, int32_t n, int32_t k, const void *values, const void *scales)
 {
-    return ops_weight(o, (struct weight_spec){.format = WEIGHT_FP4, .n = n, .k = k, .values = values, .scales = scales});
+    return ops_weight(o,
+                      (struct weight_spec){.format = WEIGHT_FP4, .n = n, .k = k, .values = values, .scales = scales});
 }
 
 struct weight *ops_int8(struct ops *o, int32_t n, int32_t k, const void *values, const void *scales)
 {
-    return ops_weight(o, (struct weight_spec){.format = WEIGHT_INT8, .n = n, .k = k, .values = values, .scales = scales});
+    return ops_weight(o,
+                      (struct weight_spec){.format = WEIGHT_INT8, .n = n, .k = k, .values = values, .scales = scales});
 }
 
 struct activation ops_rows(enum act_format format, int32_t rows, int32_t cols, int32_t block)
@@ -122,9 +125,16 @@ void one_request_make(struct one_request *r, int32_t first_position, int32_t row
         r->table[i] = i;
     r->first_row[1] = rows;
     r->first_position[0] = first_position;
-    r->step = (struct step){.rows = rows, .requests = 1, .token_ids = r->tokens, .positions = r->positions,
-                            .batch_id = r->batch_id, .first_row = r->first_row, .first_position = r->first_position,
-                            .slot = r->slot, .block_table = r->table, .block_stride = pages};
+    r->step = (struct step){.rows = rows,
+                            .requests = 1,
+                            .token_ids = r->tokens,
+                            .positions = r->positions,
+                            .batch_id = r->batch_id,
+                            .first_row = r->first_row,
+                            .first_position = r->first_position,
+                            .slot = r->slot,
+                            .block_table = r->table,
+                            .block_stride = pages};
 }
 
 void one_request_free(struct one_request *r)
@@ -216,6 +226,29 @@ void dice_bf16(struct dice *d, uint16_t *out, int64_t n, float scale)
 {
     for (int64_t i = 0; i < n; i++)
         out[i] = bf16_encode(dice_normal(d, scale));
+}
+
+struct rope_spec ops4_rope(float *frequencies, bool compress, bool w8a8)
+{
+    struct qr_config c = {.family = QR_FAMILY_V4,
+                          .rope_head_dim = 64,
+                          .rope_theta = 10000,
+                          .compress_rope_theta = 160000,
+                          .rope_factor = 4,
+                          .rope_beta_fast = 32,
+                          .rope_beta_slow = 1,
+                          .rope_original_positions = 256};
+    assert_int_equal(rope_frequencies(&c, compress ? ROPE_COMPRESS : ROPE_MAIN, frequencies, NULL), QR_OK);
+    return (struct rope_spec){.frequencies = frequencies, .dim = 64, .bf16_tables = w8a8};
+}
+
+void *ops4_transposed(const void *from, int32_t in, int32_t out, size_t size)
+{
+    char *to = malloc((size_t)in * (size_t)out * size);
+    for (int32_t i = 0; i < in; i++)
+        for (int32_t j = 0; j < out; j++)
+            memcpy(to + (size_t)(j * in + i) * size, (const char *)from + (size_t)(i * out + j) * size, size);
+    return to;
 }
 
 struct rope_spec test_rope(int32_t dim)

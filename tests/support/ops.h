@@ -75,6 +75,11 @@ float dice_normal(struct dice *d, float scale);
 void dice_f32(struct dice *d, float *out, int64_t n, float scale);
 void dice_bf16(struct dice *d, uint16_t *out, int64_t n, float scale);
 
+/* The rope of golden/ops4: its config, plain or compressed table. `frequencies` has room for 32. */
+struct rope_spec ops4_rope(float *frequencies, bool compress, bool w8a8);
+/* A matrix that golden/ops4 gives as [in][out], as [out][in]; elements of `size` bytes; free() the result. */
+void *ops4_transposed(const void *from, int32_t in, int32_t out, size_t size);
+
 /* Rope of the released models' kind (rotated `dim`, base 10000), from a table that lives as long as the program. */
 struct rope_spec test_rope(int32_t dim);
 

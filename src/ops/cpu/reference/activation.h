@@ -21,9 +21,6 @@ void act_quantize(const struct activation *a, int64_t row, int64_t column, const
 void stream_load(const struct streams *x, int64_t row, int32_t j, float *out);
 void stream_store(const struct streams *x, int64_t row, int32_t j, const float *values);
 
-static inline bool act_is_float(const struct activation *a)
-{
-    return a->format == ACT_BF16 || a->format == ACT_F32;
-}
+static inline bool act_is_float(const struct activation *a) { return a->format == ACT_BF16 || a->format == ACT_F32; }
 
 #endif

@@ -143,7 +143,7 @@ static void add_block(const struct op_attend *op, const struct work *w, int32_t 
     w->largest[h] = largest;
 }
 
-/* W8A8: the tile is a softmax of its own, then both sides are rescaled to the common maximum; an empty tile has -1e20. */
+/* W8A8: the tile is a softmax of its own, then both sides are rescaled to the larger maximum; an empty one has -1e20. */
 static void merge_tile(const struct op_attend *op, const struct work *w, int32_t h, int32_t n)
 {
     float *o = w->o + (int64_t)h * op->head_dim;
@@ -195,8 +195,9 @@ static void attend_row(void *user, int64_t i, int thread)
 qr_status reference_attend(struct backend *b, const struct op_attend *op, qr_error *err)
 {
     if (!act_is_float(&op->out) || op->out.cols != op->heads * op->head_dim || op->block < 1 || op->window_size < 1)
-        return qr_fail(err, QR_BAD_ARGUMENT, "attend: output format %d, %d columns, %d heads of %d, window %d, blocks of %d",
-                       op->out.format, op->out.cols, op->heads, op->head_dim, op->window_size, op->block);
+        return qr_fail(err, QR_BAD_ARGUMENT,
+                       "attend: output format %d, %d columns, %d heads of %d, window %d, blocks of %d", op->out.format,
+                       op->out.cols, op->heads, op->head_dim, op->window_size, op->block);
     if (op->selected && (!op->selected_count || !op->has_plane))
         return qr_fail(err, QR_BAD_ARGUMENT, "attend: a selection without %s",
                        op->has_plane ? "its counts" : "a plane of rows");

@@ -6,10 +6,7 @@
 /* Whether a belongs behind b. */
 typedef bool behind(struct scored a, struct scored b);
 
-static bool worse(struct scored a, struct scored b)
-{
-    return a.score < b.score || (a.score == b.score && a.id > b.id);
-}
+static bool worse(struct scored a, struct scored b) { return a.score < b.score || (a.score == b.score && a.id > b.id); }
 
 static bool larger_id(struct scored a, struct scored b) { return a.id > b.id; }
 

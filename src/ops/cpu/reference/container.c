@@ -172,7 +172,8 @@ int64_t container_scale_bytes(enum row_format format, int64_t n)
     }
 }
 
-bool plane_find(const struct row_plane *plane, const struct step *step, int32_t request, int64_t g, struct row_address *out)
+bool plane_find(const struct row_plane *plane, const struct step *step, int32_t request, int64_t g,
+                struct row_address *out)
 {
     int64_t index = g / plane->rows_per_block;
     if (g < 0 || index >= step->block_stride)
@@ -186,12 +187,14 @@ bool plane_find(const struct row_plane *plane, const struct step *step, int32_t 
     return true;
 }
 
-bool ring_find(const struct ring_plane *ring, const struct step *step, int32_t request, int64_t p, struct row_address *out)
+bool ring_find(const struct ring_plane *ring, const struct step *step, int32_t request, int64_t p,
+               struct row_address *out)
 {
     int64_t slot = step->slot[request];
     if (slot < 0 || p < 0)
         return false;
     out->values = ring->values + slot * ring->slot_stride + p % ring->rows * ring->value_row_stride;
-    out->scales = ring->scales ? ring->scales + slot * ring->slot_stride + p % ring->rows * ring->scale_row_stride : NULL;
+    out->scales =
+        ring->scales ? ring->scales + slot * ring->slot_stride + p % ring->rows * ring->scale_row_stride : NULL;
     return true;
 }

@@ -1,5 +1,5 @@
-/* container.h: a cache row in its bytes and back (runtime.md 2.1). A container changes no value of the model: what goes in
- * is put on its grid once, and what comes out is exact in f32. */
+/* container.h: a cache row in its bytes and back (runtime.md 2.1). A container changes no value of the model: what goes
+ * in is put on its grid once, and what comes out is exact in f32. */
 #ifndef QR_OPS_CPU_REFERENCE_CONTAINER_H
 #define QR_OPS_CPU_REFERENCE_CONTAINER_H
 

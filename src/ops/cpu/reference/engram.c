@@ -38,7 +38,8 @@ static void engram_row(void *user, int64_t i, int thread)
         if (!image) {
             stream_load(&op->x, row, j, x);
             bf16_load(kv + j * d, d, k);
-            gate = gate_of(gate_input(x, k, (const uint16_t *)op->q_weight + j * d, (const uint16_t *)op->k_weight + j * d, d));
+            gate = gate_of(
+                gate_input(x, k, (const uint16_t *)op->q_weight + j * d, (const uint16_t *)op->k_weight + j * d, d));
             for (int64_t c = 0; c < d; c++)
                 x[c] = x[c] + gate * value[c];
             stream_store(&op->x, row, j, x);

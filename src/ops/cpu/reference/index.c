@@ -11,8 +11,8 @@
 
 /* The indexer: v41-model.md 6, v4-model.md 5.6, 7.4. */
 
-/* rotation -> Hadamard -> grid, per head. bf16 after the rotation; the transform of the reference profile rounds to bf16
- * too, that of w8a8 goes on to int8 in f32. */
+/* rotation -> Hadamard -> grid, per head. bf16 after the rotation; the transform of the reference profile rounds to
+ * bf16 too, that of w8a8 goes on to int8 in f32. */
 static void index_query_row(void *user, int64_t i, int thread)
 {
     const struct job *job = user;
@@ -60,8 +60,9 @@ qr_status reference_index_query(struct backend *b, const struct op_index_query *
     if (!act_is_float(&op->in) || !act_is_float(&op->weights_in) || !grid || !out || op->rope.dim > op->dim ||
         op->in.cols != op->heads * op->dim || op->out.cols != op->in.cols || op->weights_in.cols != op->heads)
         return qr_fail(err, QR_BAD_ARGUMENT,
-                       "index_query: %d heads of %d, formats %d to %d, %d columns to %d, %d weights, grid %d", op->heads,
-                       op->dim, op->in.format, op->out.format, op->in.cols, op->out.cols, op->weights_in.cols, op->grid);
+                       "index_query: %d heads of %d, formats %d to %d, %d columns to %d, %d weights, grid %d",
+                       op->heads, op->dim, op->in.format, op->out.format, op->in.cols, op->out.cols,
+                       op->weights_in.cols, op->grid);
     if (op->hadamard && (op->dim & (op->dim - 1)))
         return qr_fail(err, QR_BAD_ARGUMENT, "index_query: Hadamard of %d channels, wanted a power of two", op->dim);
     qr_status st = cpu_need((struct cpu_backend *)b, "index_query", 5 * piece_bytes(op->dim, sizeof(float)), err);
@@ -73,8 +74,8 @@ struct selection {
     const struct op_index_select *op;
     int64_t row;
     int32_t request, visible;
-    float *query;  /* [heads][dim]; int8 codes under SCORE_INT8 */
-    float *key;    /* [dim] */
+    float *query; /* [heads][dim]; int8 codes under SCORE_INT8 */
+    float *key;   /* [dim] */
     struct scored *kept, *kept_blocks;
 };
 

@@ -22,7 +22,8 @@ static struct cut cut_of(const struct op_linear *op)
     return c;
 }
 
-/* out[row][piece * columns + c] = sum_k in[row][piece * K + k] W[w][k], w = piece * columns + c for groups, c for parts. */
+/* out[row][piece * columns + c] = sum_k in[row][piece * K + k] W[w][k], w = piece * columns + c for groups, c for
+ * parts. */
 static void linear_item(void *user, int64_t item, int thread)
 {
     const struct job *job = user;

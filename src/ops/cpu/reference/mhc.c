@@ -145,7 +145,8 @@ static void collapse_row(void *user, int64_t i, int thread)
     float *w = x;
     float inverse = rsqrt(mean_square(u, d) + op->norm_eps);
     bf16_load(op->norm, d, w);
-    for (int64_t c = 0; c < d; c++) /* deferred: xg = u w, and the row's factor travels beside it (v4-model.md 7.4 gate) */
+    for (int64_t c = 0; c < d;
+         c++) /* deferred: xg = u w, and the row's factor travels beside it (v4-model.md 7.4 gate) */
         u[c] = op->inverse ? u[c] * w[c] : bf16_round(w[c] * (u[c] * inverse));
     if (op->normed.codes)
         act_store(&op->normed, row, 0, u, d);

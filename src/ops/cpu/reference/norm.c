@@ -55,8 +55,8 @@ qr_status reference_quantize(struct backend *b, const struct op_quantize *op, qr
 {
     if (!act_is_float(&op->in) || act_is_float(&op->out) || op->out.block < 1 || op->in.cols % op->out.block ||
         op->in.cols != op->out.cols)
-        return qr_fail(err, QR_BAD_ARGUMENT, "quantize: formats %d to %d, %d columns to %d in blocks of %d", op->in.format,
-                       op->out.format, op->in.cols, op->out.cols, op->out.block);
+        return qr_fail(err, QR_BAD_ARGUMENT, "quantize: formats %d to %d, %d columns to %d in blocks of %d",
+                       op->in.format, op->out.format, op->in.cols, op->out.cols, op->out.block);
     qr_status st = cpu_need((struct cpu_backend *)b, "quantize", piece_bytes(op->in.cols, sizeof(float)), err);
     return st != QR_OK ? st : cpu_run(b, op, op->rows.count, quantize_row);
 }

@@ -42,7 +42,8 @@ static float act_scale(const struct activation *a, int64_t i)
     return a->format == ACT_Q8 ? e8m0_decode(((const uint8_t *)a->scales)[i]) : ((const float *)a->scales)[i];
 }
 
-void lanes_load(struct lanes *l, const struct activation *a, const int64_t *rows, int32_t count, int64_t column, int64_t k)
+void lanes_load(struct lanes *l, const struct activation *a, const int64_t *rows, int32_t count, int64_t column,
+                int64_t k)
 {
     l->count = count;
     l->k = (int32_t)k;
@@ -124,8 +125,8 @@ static void add_plain(const struct lanes *l, int64_t from, int64_t to, float acc
         acc[lane] = (float)sum[lane];
 }
 
-/* Q8 x FP8|FP4: acc += part sa sw, blocks ascending; a block's part is exact before it is rounded to f32. The scales are
- * powers of two. */
+/* Q8 x FP8|FP4: acc += part sa sw, blocks ascending; a block's part is exact before it is rounded to f32. The scales
+ * are powers of two. */
 static void add_q8(const struct lanes *l, const struct weight *w, int64_t n, int64_t from, int64_t to, float acc[LANES])
 {
     int32_t weight_block = w->spec.format == WEIGHT_FP4 ? 32 : w->spec.tile;
@@ -197,7 +198,7 @@ void lanes_product(const struct lanes *l, const struct weight *w, int64_t n, flo
             out[lane] *= ((const float *)w->spec.scales)[n];
 }
 
-qr_status product_check(const char *operator, const struct activation *a, const struct weight *w, qr_error *err)
+qr_status product_check(const char *operator, const struct activation * a, const struct weight *w, qr_error *err)
 {
     static const char *const act_name[] = {"bf16", "f32", "Q8", "I8"};
     static const char *const weight_name[] = {"BF16", "F32", "FP8", "FP4", "INT8"};

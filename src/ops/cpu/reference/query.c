@@ -8,7 +8,7 @@
 /* Queries, window keys and the inverse rotation: v41-model.md 5.1, 5.2, 5.6; v4-model.md 5.2, 7.4.
  * A bf16 input rounds after every step (the reference profile), an f32 one only at the end (w8a8). */
 
-static qr_status check_rope(const char *operator, const struct rope_spec *rope, int32_t width, qr_error *err)
+static qr_status check_rope(const char *operator, const struct rope_spec * rope, int32_t width, qr_error *err)
 {
     if (rope->dim >= 0 && rope->dim % 2 == 0 && rope->dim <= width)
         return QR_OK;
@@ -109,8 +109,8 @@ qr_status reference_window_key(struct backend *b, const struct op_window_key *op
     bool fits = op->grid == GRID_NONE || (op->grid == GRID_FP8_ALL && n % 32 == 0) ||
                 (op->grid == GRID_FP8_NOPE && nope % 64 == 0);
     if (!act_is_float(&op->in) || !fits)
-        return qr_fail(err, QR_BAD_ARGUMENT, "window_key: grid %d does not fit %d channels, %d of them rotated", op->grid,
-                       n, op->rope.dim);
+        return qr_fail(err, QR_BAD_ARGUMENT, "window_key: grid %d does not fit %d channels, %d of them rotated",
+                       op->grid, n, op->rope.dim);
     if (op->packed.codes && (op->packed.format != ACT_Q8 || op->packed.block != 32 || op->grid != GRID_FP8_ALL))
         return qr_fail(err, QR_BAD_ARGUMENT, "window_key: codes are wanted in blocks of %d, grid %d makes blocks of 32",
                        op->packed.block, op->grid);

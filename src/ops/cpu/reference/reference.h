@@ -14,7 +14,8 @@ void reference_install(struct backend *b);
 /* Scratch a thread of the largest operator needs. */
 int64_t reference_scratch_bytes(const struct op_limits *limits);
 
-#define REFERENCE_OPERATOR(NAME) qr_status reference_##NAME(struct backend *b, const struct op_##NAME *op, qr_error *err);
+#define REFERENCE_OPERATOR(NAME) \
+    qr_status reference_##NAME(struct backend *b, const struct op_##NAME *op, qr_error *err);
 QR_OPERATORS(REFERENCE_OPERATOR)
 #undef REFERENCE_OPERATOR
 

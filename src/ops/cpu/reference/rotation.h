@@ -13,8 +13,8 @@ void rope_table_of(const struct rope_spec *rope, int64_t row, int32_t position, 
 void rope_turn(const struct rope_spec *rope, const float *table, float *x, int64_t n);
 void rope_turn_back(const struct rope_spec *rope, const float *table, float *x, int64_t n);
 
-/* x <- H x with H the Sylvester matrix of n = 2^m rows times n^-0.5; f32, not rounded. bf16_matrix: entries +-bf16(n^-0.5)
- * (w8a8); else the sum is multiplied by f32(n^-0.5). `sums` has room for n. */
+/* x <- H x with H the Sylvester matrix of n = 2^m rows times n^-0.5; f32, not rounded. bf16_matrix: entries
+ * +-bf16(n^-0.5) (w8a8); else the sum is multiplied by f32(n^-0.5). `sums` has room for n. */
 void hadamard(float *x, int64_t n, bool bf16_matrix, double *sums);
 
 #endif

@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-/* What goes into the pools: window keys, compressor tails, compressed rows (v41-model.md 5.2, 5.3; v4-model.md 5.6-5.9). */
+/* What goes into the pools: window keys, compressor tails, compressed rows (v41-model.md 5.2, 5.3;
+ * v4-model.md 5.6-5.9). */
 
 static void window_write_row(void *user, int64_t i, int thread)
 {
@@ -69,8 +70,8 @@ qr_status reference_tail_write(struct backend *b, const struct op_tail_write *op
     return cpu_run(b, op, op->rows.count, tail_write_row);
 }
 
-/* norm -> rotation at j * ratio -> Hadamard, bf16 at the end. A bf16 input rounds after each step; an f32 one is rounded
- * once before the transform (v4-model.md 7.4). */
+/* norm -> rotation at j * ratio -> Hadamard, bf16 at the end. A bf16 input rounds after each step; an f32 one is
+ * rounded once before the transform (v4-model.md 7.4). */
 static void make_row(const struct op_row_write *op, int64_t row, float *x, double *sums, uint16_t *out)
 {
     float *other = (float *)sums; /* the norm's weight, then the angles, then the transform */
