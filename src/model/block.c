@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-/* Slots of the key list that share one step of the online softmax (v41-model.md 5.5, v4-model.md 5.4). */
-enum { ATTEND_BLOCK = 64 };
+/* Slots of the key list that share one step of the online softmax (v41-model.md 5.5, v4-model.md 5.4, 7.4). */
+enum { ATTEND_BLOCK = 64, ATTEND_TILE = 128 };
 
 #define CALL(NAME, ...) p->backend->NAME(p->backend, &(struct op_##NAME){__VA_ARGS__}, err)
 
@@ -15,13 +15,15 @@ void enter_layer(struct pass *p, int32_t index)
     p->layer = &p->plan->layer[index];
     p->w = &p->weights->layer[index];
     p->rows = &p->args->rows->layer[index];
-    p->rope = (struct rope_spec){.frequencies = p->frequencies[p->layer->rope], .dim = p->config->rope_head_dim};
+    p->rope = (struct rope_spec){
+        .frequencies = p->frequencies[p->layer->rope], .dim = p->config->rope_head_dim, .bf16_tables = p->w8a8};
 }
 
 qr_status observe(struct pass *p, enum model_point point, qr_error *err)
 {
     const struct model_observer *o = p->args->observer;
-    return o ? o->at(o->user, point, point == POINT_LOGITS ? -1 : p->index, p->ws, err) : QR_OK;
+    bool backbone = p->index < p->plan->layers;
+    return o ? o->at(o->user, point, point == POINT_LOGITS && backbone ? -1 : p->index, p->ws, err) : QR_OK;
 }
 
 qr_status linear(struct pass *p, struct row_list rows, struct activation in, const struct weight *weight,
@@ -50,10 +52,10 @@ qr_status embed(struct pass *p, qr_error *err)
                 .out = p->ws->streams);
 }
 
-qr_status mix(struct pass *p, const struct mix_weights *w, float *pre, qr_error *err)
+qr_status mix(struct pass *p, struct row_list rows, const struct mix_weights *w, float *pre, qr_error *err)
 {
     const struct qr_config *c = p->config;
-    return CALL(mhc_mix, .rows = p->rows->query, .x = p->ws->streams, .fn = w->fn, .base = w->base, .scale = w->scale,
+    return CALL(mhc_mix, .rows = rows, .x = p->ws->streams, .fn = w->fn, .base = w->base, .scale = w->scale,
                 .norm_eps = c->rms_norm_eps, .hc_eps = c->hc_eps, .iterations = c->hc_sinkhorn_iters, .pre = pre,
                 .post = p->ws->post, .comb = p->ws->comb);
 }
@@ -61,7 +63,15 @@ qr_status mix(struct pass *p, const struct mix_weights *w, float *pre, qr_error 
 qr_status collapse(struct pass *p, struct row_list rows, const float *pre, const void *norm_weight, qr_error *err)
 {
     return CALL(collapse, .rows = rows, .x = p->ws->streams, .pre = pre, .norm = norm_weight,
-                .norm_eps = p->config->rms_norm_eps, .normed = p->ws->x, .quantized = p->ws->xq);
+                .norm_eps = p->config->rms_norm_eps, .pairwise = p->w8a8, .normed = p->ws->x,
+                .quantized = p->w8a8 ? none : p->ws->xq);
+}
+
+qr_status collapse_ffn(struct pass *p, const float *pre, const void *norm_weight, qr_error *err)
+{
+    return CALL(collapse, .rows = p->rows->query, .x = p->ws->streams, .pre = pre, .norm = norm_weight,
+                .norm_eps = p->config->rms_norm_eps, .pairwise = p->w8a8, .normed = p->ws->ffn_x,
+                .quantized = p->ws->xq, .inverse = p->ws->ffn_factor);
 }
 
 qr_status expand(struct pass *p, qr_error *err)
@@ -77,12 +87,12 @@ qr_status query(struct pass *p, enum query_norm head_norm, qr_error *err)
     const struct workspace *ws = p->ws;
     struct row_list rows = p->rows->query;
 
-    TRY(linear(p, rows, ws->xq, p->w->wq_a, ws->qa, err));
+    TRY(linear(p, rows, ws->low_in, p->w->wq_a, ws->qa, err));
     TRY(norm(p, rows, ws->qa, p->w->q_norm, ws->qr, ws->qrq, err));
-    TRY(linear(p, rows, ws->qrq, p->w->wq_b, ws->q, err));
+    TRY(linear(p, rows, ws->qrq, p->w->wq_b, ws->q_in, err));
     return CALL(query, .rows = rows, .step = p->step, .heads = p->config->num_attention_heads,
                 .head_dim = p->config->head_dim, .norm = head_norm, .eps = p->config->rms_norm_eps, .rope = p->rope,
-                .in = ws->q, .out = ws->q);
+                .in = ws->q_in, .out = ws->q);
 }
 
 qr_status window_key(struct pass *p, enum key_grid grid, qr_error *err)
@@ -90,7 +100,7 @@ qr_status window_key(struct pass *p, enum key_grid grid, qr_error *err)
     const struct workspace *ws = p->ws;
     struct row_list rows = p->rows->key;
 
-    TRY(linear(p, rows, ws->xq, p->w->wkv, ws->kv, err));
+    TRY(linear(p, rows, ws->low_in, p->w->wkv, ws->kv, err));
     TRY(CALL(window_key, .rows = rows, .step = p->step, .in = ws->kv, .norm = p->w->kv_norm,
              .eps = p->config->rms_norm_eps, .rope = p->rope, .grid = grid, .out = ws->keys,
              .packed = ws->keys_packed));
@@ -129,7 +139,8 @@ qr_status attend(struct pass *p, const int32_t *selected, qr_error *err)
     a.heads = c->num_attention_heads;
     a.head_dim = c->head_dim;
     a.window_size = c->sliding_window;
-    a.block = ATTEND_BLOCK;
+    a.block = p->w8a8 ? ATTEND_TILE : ATTEND_BLOCK;
+    a.w8a8 = p->w8a8;
     a.ratio = p->layer->ratio;
     a.scale = (float)(1.0 / sqrt((double)c->head_dim));
     a.q = p->ws->q.codes;
@@ -163,8 +174,8 @@ qr_status attention_output(struct pass *p, qr_error *err)
     struct activation y = {.format = ACT_BF16, .cols = c->hidden_size, .block = c->hidden_size, .codes = ws->y};
 
     TRY(CALL(unrotate, .rows = rows, .step = p->step, .heads = c->num_attention_heads, .head_dim = c->head_dim,
-             .rope = p->rope, .in = ws->o, .out = ws->o));
-    TRY(CALL(linear, .rows = rows, .in = ws->o, .weight = p->w->wo_a, .groups = c->o_groups, .out = ws->t));
+             .rope = p->rope, .in = ws->o, .out = ws->o_turned));
+    TRY(CALL(linear, .rows = rows, .in = ws->o_turned, .weight = p->w->wo_a, .groups = c->o_groups, .out = ws->t));
     TRY(quantize(p, rows, ws->t, ws->tq, err));
     return linear(p, rows, ws->tq, p->w->wo_b, y, err);
 }
@@ -176,29 +187,30 @@ static qr_status experts(struct pass *p, const struct expert_weights *w, const i
 {
     return CALL(expert, .rows = p->rows->query, .x = p->ws->xq, .idx = idx, .weight = weight, .experts = w->count,
                 .active = idx ? p->layer->n_active : 1, .w1 = w->w1, .w2 = w->w2, .w3 = w->w3,
-                .swiglu_limit = p->config->swiglu_limit, .out = out);
+                .swiglu_limit = p->config->swiglu_limit, .w8a8 = p->w8a8, .out = out);
 }
 
-qr_status moe(struct pass *p, float denominator_eps, qr_error *err)
+qr_status moe(struct pass *p, bool normalise, float denominator_eps, qr_error *err)
 {
     const struct qr_config *c = p->config;
     const struct workspace *ws = p->ws;
     int32_t active = p->layer->n_active;
 
-    TRY(CALL(route, .rows = p->rows->query, .step = p->step, .x = ws->x, .gate = p->w->gate, .bias = p->w->gate_bias,
-             .bias_image = p->w->gate_bias_image, .experts = p->layer->n_experts, .active = active,
-             .normalise = c->norm_topk_prob && active > 1, .scaling = c->routed_scaling_factor,
-             .denominator_eps = denominator_eps, .idx = ws->expert_idx, .weight = ws->expert_weight));
+    TRY(CALL(route, .rows = p->rows->query, .step = p->step, .x = ws->ffn_x, .x_scale = ws->ffn_factor,
+             .gate = p->w->gate, .bias = p->w->gate_bias, .bias_image = p->w->gate_bias_image,
+             .table = p->w->expert_table, .experts = p->layer->n_experts, .active = active, .normalise = normalise,
+             .scaling = c->routed_scaling_factor, .denominator_eps = denominator_eps, .idx = ws->expert_idx,
+             .weight = ws->expert_weight));
     TRY(observe(p, POINT_ROUTED, err));
     TRY(experts(p, &p->w->routed, ws->expert_idx, ws->expert_weight, ws->routed, err));
     TRY(experts(p, &p->w->shared, NULL, NULL, ws->shared, err));
     return CALL(combine, .rows = p->rows->query, .idx = ws->expert_idx, .active = active, .hidden = c->hidden_size,
-                .routed = ws->routed, .shared = ws->shared, .out = ws->y);
+                .routed = ws->routed, .shared = ws->shared, .w8a8 = p->w8a8, .out = ws->y);
 }
 
 /* ---- end of the pass ---- */
 
-qr_status head(struct pass *p, const float *pre, qr_error *err)
+qr_status head(struct pass *p, const float *pre, const void *norm_weight, qr_error *err)
 {
     const struct workspace *ws = p->ws;
     struct row_list wanted = p->args->rows->logits, gathered = {.index = NULL, .count = wanted.count};
@@ -207,7 +219,7 @@ qr_status head(struct pass *p, const float *pre, qr_error *err)
     if (wanted.count == 0)
         return QR_OK;
 
-    TRY(CALL(collapse, .rows = wanted, .x = ws->streams, .pre = pre, .norm = p->weights->norm,
+    TRY(CALL(collapse, .rows = wanted, .x = ws->streams, .pre = pre, .norm = norm_weight,
              .norm_eps = p->config->rms_norm_eps, .normed = ws->x, .quantized = none));
     TRY(CALL(gather, .rows = wanted, .in = ws->x, .out = ws->final));
     TRY(linear(p, gathered, ws->final, p->weights->head, logits, err));

@@ -15,6 +15,7 @@ struct pass {
     const float *frequencies[2]; /* by enum rope */
     const struct model_pass *args;
     const struct step *step;
+    bool w8a8; /* the arithmetic profile */
 
     /* of the layer in progress */
     int32_t index;
@@ -34,7 +35,7 @@ struct pass {
 
 /* Points the pass at layer `index`. */
 void enter_layer(struct pass *p, int32_t index);
-/* Calls the observer, when there is one. */
+/* Calls the observer, when there is one; the layer is -1 for the backbone's logits. */
 qr_status observe(struct pass *p, enum model_point point, qr_error *err);
 
 /* ---- short forms of single operators ---- */
@@ -51,9 +52,11 @@ qr_status quantize(struct pass *p, struct row_list rows, struct activation in, s
 /* Streams of every row that enters layer 0 = its token's embedding. */
 qr_status embed(struct pass *p, qr_error *err);
 /* post and comb of a sub-block, and `pre`, from the streams as they stand (v41-model.md 4.4, v4-model.md 3.3). */
-qr_status mix(struct pass *p, const struct mix_weights *w, float *pre, qr_error *err);
-/* The sub-block's input: streams collapsed by `pre`, normed, in ws->x and quantized in ws->xq. */
+qr_status mix(struct pass *p, struct row_list rows, const struct mix_weights *w, float *pre, qr_error *err);
+/* An attention sub-block's input: streams collapsed by `pre`, normed, in ws->x, and as codes in ws->xq (reference). */
 qr_status collapse(struct pass *p, struct row_list rows, const float *pre, const void *norm_weight, qr_error *err);
+/* The same of an FFN sub-block, for the router in ws->ffn_x and for the experts in ws->xq. */
+qr_status collapse_ffn(struct pass *p, const float *pre, const void *norm_weight, qr_error *err);
 /* streams <- post y + comb streams, with y the sub-block's output in ws->y. */
 qr_status expand(struct pass *p, qr_error *err);
 
@@ -77,15 +80,22 @@ struct row_plane index_plane(const struct pass *p);
 
 /* ---- experts ---- */
 
-/* Router, routed experts, shared expert, sum (v41-model.md 7, v4-model.md 6.1, 6.2). */
-qr_status moe(struct pass *p, float denominator_eps, qr_error *err);
+/* Router, routed experts, shared expert, sum (v41-model.md 7, v4-model.md 6.1, 6.2). `normalise`: routing weights are
+ * divided by their sum + denominator_eps. */
+qr_status moe(struct pass *p, bool normalise, float denominator_eps, qr_error *err);
 
 /* ---- end of the pass ---- */
 
-/* The final norm and the head on the rows whose logits are wanted, from streams collapsed by `pre`. */
-qr_status head(struct pass *p, const float *pre, qr_error *err);
+/* The norm and the head on the rows whose logits are wanted, from streams collapsed by `pre`. */
+qr_status head(struct pass *p, const float *pre, const void *norm_weight, qr_error *err);
 
-/* The forward passes of the families. */
+/* The forward passes of the families, and a layer of V4 alone: streams to streams. */
 qr_status v41_forward(struct pass *p, qr_error *err);
+qr_status v4_forward(struct pass *p, qr_error *err);
+qr_status v4_block(struct pass *p, qr_error *err);
+/* The collapse before a head of V4 (v4-model.md 3.5), then the head. */
+qr_status v4_head(struct pass *p, const struct head_weights *w, qr_error *err);
+/* The MTP layer of V4 (v4-model.md 6.3); p->args are the draft's step, rows, cache and observer. */
+qr_status mtp_forward(struct pass *p, const struct model_draft *d, qr_error *err);
 
 #endif

@@ -68,13 +68,14 @@ static qr_status make_workspace(struct model *m, qr_error *err)
 static qr_status open_parts(struct model *m, const struct checkpoint *ck, qr_error *err)
 {
     const struct qr_config *c = &m->plan->config;
-    if (c->family != QR_FAMILY_V41)
-        return qr_fail(err, QR_UNSUPPORTED, "%s: the forward pass of this family is not built", checkpoint_path(ck));
-    m->forward = v41_forward;
+    if (m->limits.max_draft_rows > 0 && c->drafter != QR_DRAFTER_MTP)
+        return qr_fail(err, QR_UNSUPPORTED, "%s: drafts of the MTP layer are wanted, the folder's drafter is %s",
+                       checkpoint_path(ck), c->drafter == QR_DRAFTER_DSPARK ? "DSpark" : "none");
+    m->forward = c->family == QR_FAMILY_V41 ? v41_forward : v4_forward;
     TRY(check_names(ck, m->plan, err));
     TRY(rope_frequencies(c, ROPE_MAIN, m->frequencies[ROPE_MAIN], err));
     TRY(rope_frequencies(c, ROPE_COMPRESS, m->frequencies[ROPE_COMPRESS], err));
-    TRY(weights_open(ck, m->plan, m->backend, &m->weights, err));
+    TRY(weights_open(ck, m->plan, m->limits.max_draft_rows > 0, m->backend, &m->weights, err));
     return make_workspace(m, err);
 }
 
@@ -111,7 +112,7 @@ const struct workspace *model_workspace(const struct model *m) { return &m->ws; 
 
 const struct model_plan *model_plan_of(const struct model *m) { return m->plan; }
 
-qr_status model_forward(struct model *m, const struct model_pass *args, qr_error *err)
+static struct pass pass_of(const struct model *m, const struct model_pass *args)
 {
     struct pass p = {.backend = m->backend,
                      .plan = m->plan,
@@ -119,8 +120,31 @@ qr_status model_forward(struct model *m, const struct model_pass *args, qr_error
                      .weights = &m->weights,
                      .ws = &m->ws,
                      .args = args,
-                     .step = args->step};
+                     .step = args->step,
+                     .w8a8 = m->plan->profile == QR_PROFILE_W8A8};
     p.frequencies[ROPE_MAIN] = m->frequencies[ROPE_MAIN];
     p.frequencies[ROPE_COMPRESS] = m->frequencies[ROPE_COMPRESS];
+    return p;
+}
+
+qr_status model_forward(struct model *m, const struct model_pass *args, qr_error *err)
+{
+    struct pass p = pass_of(m, args);
     return m->forward(&p, err);
+}
+
+qr_status model_draft(struct model *m, const struct model_draft *d, qr_error *err)
+{
+    const struct model_pass args = {.step = d->step, .rows = d->rows, .cache = d->cache, .observer = d->observer};
+    struct pass p = pass_of(m, &args);
+    if (!m->ws.draft_streams.data)
+        return qr_fail(err, QR_INTERNAL, "model: a draft pass, but the MTP layer was not opened");
+    return mtp_forward(&p, d, err);
+}
+
+qr_status model_keep_streams(struct model *m, const struct model_cache *cache, int32_t row, int32_t slot, qr_error *err)
+{
+    int64_t bytes = cache->geometry->draft_stream_bytes;
+    return m->backend->copy(m->backend, cache->base + geometry_draft_stream(cache->geometry, cache->pool, slot),
+                            (const uint8_t *)m->ws.streams.data + row * bytes, bytes, err);
 }

@@ -40,7 +40,7 @@ enum model_point {
     POINT_SELECTED,     /* the layer's own `selected` and `candidates` are made (`query` rows) */
     POINT_ROUTED,       /* `expert_idx` and `expert_weight` are made (`query` rows) */
     POINT_BLOCK_OUTPUT, /* streams and pre leave the layer (`query` rows) */
-    POINT_LOGITS        /* `final` and `logits` are made; layer is -1 */
+    POINT_LOGITS /* `final` and `logits` are made; layer is -1 behind the backbone, the drafter's behind a draft pass */
 };
 
 /* Sees the pass from inside, for traces and tests: downloads, or uploads, buffers of the workspace. A failure ends the
@@ -61,5 +61,27 @@ struct model_pass {
  * workspace.logits, and the taps, when the model has a DSpark drafter, in workspace.taps. Nothing is allocated. After a
  * failure the caches of the step's own rows, and what their rings overwrote, are undefined. */
 qr_status model_forward(struct model *m, const struct model_pass *pass, qr_error *err);
+
+/* A pass of the MTP layer (v4-model.md 6.3) over rows of its own. Row i of `step` is a position p: token_ids[i] is the
+ * token that follows it; rows->layer[plan->layers] and rows->logits say what is run. */
+struct model_draft {
+    const struct step *step;
+    const struct step_rows *rows;
+    const int32_t *source; /* [step->rows], backend memory: the row of the last model_forward that stood at p */
+    const struct draft_kept {
+        int32_t row, slot;
+    } * kept; /* rows whose streams were kept in a slot instead (model_keep_streams); their source is 0 */
+    int32_t kept_count;
+    struct model_cache cache;              /* with a draft stream and the MTP layer's ring */
+    const struct model_observer *observer; /* sees layer plan->layers, with streams of the draft rows; or NULL */
+};
+
+/* Predicts the token after the next: writes the ring of the MTP layer and leaves logits of rows->logits in
+ * workspace.logits. The model was opened with max_draft_rows > 0. The streams of the last model_forward stay. */
+qr_status model_draft(struct model *m, const struct model_draft *draft, qr_error *err);
+
+/* Keeps the streams of row `row` of the last model_forward in the STATE entry of `slot` (v4-model.md 6.4 step 5). */
+qr_status model_keep_streams(struct model *m, const struct model_cache *cache, int32_t row, int32_t slot,
+                             qr_error *err);
 
 #endif

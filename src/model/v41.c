@@ -121,14 +121,14 @@ static qr_status block(struct pass *p, const float *pre, qr_error *err)
     if (p->layer->tap >= 0)
         TRY(tap(p, err));
 
-    TRY(mix(p, &p->w->attn_mix, ws->pre_attn, err));
+    TRY(mix(p, p->rows->query, &p->w->attn_mix, ws->pre_attn, err));
     TRY(collapse(p, p->rows->input, pre, p->w->attn_norm, err));
     TRY(attention(p, err));
     TRY(expand(p, err));
 
-    TRY(mix(p, &p->w->ffn_mix, ws->pre, err));
-    TRY(collapse(p, p->rows->query, ws->pre_attn, p->w->ffn_norm, err));
-    TRY(moe(p, ROUTER_EPS, err));
+    TRY(mix(p, p->rows->query, &p->w->ffn_mix, ws->pre, err));
+    TRY(collapse_ffn(p, ws->pre_attn, p->w->ffn_norm, err));
+    TRY(moe(p, p->config->norm_topk_prob && p->layer->n_active > 1, ROUTER_EPS, err));
     TRY(expand(p, err));
     return observe(p, POINT_BLOCK_OUTPUT, err);
 }
@@ -143,5 +143,5 @@ qr_status v41_forward(struct pass *p, qr_error *err)
         TRY(block(p, pre, err));
         pre = p->ws->pre;
     }
-    return head(p, pre, err);
+    return head(p, pre, p->weights->final.norm, err);
 }

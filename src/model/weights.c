@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/buffer.h"
+#include "model/route_table.h"
 
 /* Vectors share blocks of backend memory of this size, at offsets of this alignment. */
 enum { SLAB_BYTES = 1 << 20, VECTOR_ALIGNMENT = 256 };
@@ -15,8 +16,8 @@ enum { ROW_PARALLEL_SPLITS = 8 };
 enum { NAME_BYTES = 160, FP4_GROUP = 32 };
 
 struct loader {
-    const struct checkpoint *ck;
-    const struct qr_config *config;
+    struct tensors *tensors;
+    const struct model_plan *plan;
     struct weights *w;
     char prefix[64]; /* "layers.3." */
 };
@@ -30,7 +31,7 @@ struct loader {
 
 static qr_status out_of_memory(const struct loader *l, qr_error *err)
 {
-    return qr_fail(err, QR_NO_MEMORY, "%s: no memory for the list of weights", checkpoint_path(l->ck));
+    return qr_fail(err, QR_NO_MEMORY, "%s: no memory for the list of weights", tensors_path(l->tensors));
 }
 
 /* ---- vectors ---- */
@@ -47,97 +48,60 @@ static qr_status new_slab(struct weights *w, int64_t bytes, qr_error *err)
     return QR_OK;
 }
 
-/* A copy of a whole tensor, as stored, in backend memory. */
-static qr_status vector(struct loader *l, const char *name, void *out_pointer, qr_error *err)
+/* `bytes` of `data` in backend memory; they may be gone after the call. */
+static qr_status keep(struct loader *l, const void *data, int64_t bytes, void *out_pointer, qr_error *err)
 {
     struct weights *w = l->w;
-    const struct tensor_view *view;
-    char full[NAME_BYTES];
-    void *at;
-
-    snprintf(full, sizeof full, "%s%s", l->prefix, name);
-    TRY(checkpoint_get(l->ck, full, &view, err));
-    int64_t bytes = ((int64_t)view->bytes + VECTOR_ALIGNMENT - 1) / VECTOR_ALIGNMENT * VECTOR_ALIGNMENT;
-    if (w->slab_count == 0 || w->slab_used + bytes > w->slab_size)
-        TRY(new_slab(w, bytes, err));
-    at = (uint8_t *)w->slabs[w->slab_count - 1] + w->slab_used;
-    w->slab_used += bytes;
-    TRY(w->backend->upload(w->backend, at, view->data, (int64_t)view->bytes, err));
+    int64_t room = (bytes + VECTOR_ALIGNMENT - 1) / VECTOR_ALIGNMENT * VECTOR_ALIGNMENT;
+    if (w->slab_count == 0 || w->slab_used + room > w->slab_size)
+        TRY(new_slab(w, room, err));
+    void *at = (uint8_t *)w->slabs[w->slab_count - 1] + w->slab_used;
+    w->slab_used += room;
+    TRY(w->backend->upload(w->backend, at, data, bytes, err));
     memcpy(out_pointer, &at, sizeof at);
     return QR_OK;
 }
 
+static qr_status find_values(struct loader *l, const char *name, struct tensor_values *out, qr_error *err)
+{
+    char full[NAME_BYTES];
+    snprintf(full, sizeof full, "%s%s", l->prefix, name);
+    return tensors_values(l->tensors, full, out, err);
+}
+
+/* A copy of a whole tensor, as stored, in backend memory. */
+static qr_status vector(struct loader *l, const char *name, void *out_pointer, qr_error *err)
+{
+    struct tensor_values v;
+    TRY(find_values(l, name, &v, err));
+    return keep(l, v.data, v.rows * v.cols * (int64_t)dtype_size(v.dtype), out_pointer, err);
+}
+
 /* ---- matrices ---- */
 
-static qr_status format_of(const struct loader *l, const struct tensor_view *view, enum weight_format *out,
-                           qr_error *err)
+/* Where a row-parallel product is cut (architecture.md "Accumulation order"): at whole scale blocks. Sums of INT8 are
+ * exact, so there is nothing to cut. */
+static int32_t splits_of(const struct weight_spec *spec)
 {
-    switch (view->dtype) {
-    case DTYPE_BF16:
-        *out = WEIGHT_BF16;
-        return QR_OK;
-    case DTYPE_F32:
-        *out = WEIGHT_F32;
-        return QR_OK;
-    case DTYPE_F8_E4M3:
-        *out = WEIGHT_FP8;
-        return QR_OK;
-    case DTYPE_I8:
-    case DTYPE_U8:
-    case DTYPE_F4:
-        *out = WEIGHT_FP4;
-        return QR_OK;
-    default:
-        return qr_fail(err, QR_BAD_FILE, "%s: %s has dtype %s, which is no format of a matrix", checkpoint_path(l->ck),
-                       view->name, dtype_name(view->dtype));
-    }
-}
-
-static qr_status describe(struct loader *l, const struct tensor_view *view, const struct tensor_view *scale,
-                          bool row_parallel, struct weight_spec *spec, qr_error *err)
-{
-    memset(spec, 0, sizeof *spec);
-    TRY(format_of(l, view, &spec->format, err));
-    int64_t n = view->shape[0], k = view->shape[1] * (spec->format == WEIGHT_FP4 ? 2 : 1);
-    if (n > INT32_MAX || k > INT32_MAX)
-        return qr_fail(err, QR_BAD_FILE, "%s: %s has a dimension beyond 2^31 - 1", checkpoint_path(l->ck), view->name);
-
-    spec->name = view->name;
-    spec->n = (int32_t)n;
-    spec->k = (int32_t)k;
-    spec->tile = spec->format == WEIGHT_FP8 ? l->config->fp8_block : 0;
     int32_t block = spec->format == WEIGHT_FP8 ? spec->tile : FP4_GROUP;
-    spec->k_splits = row_parallel && k / block >= ROW_PARALLEL_SPLITS ? ROW_PARALLEL_SPLITS : 1;
-    spec->values = view->data;
-    spec->scales = scale ? scale->data : NULL;
-    return QR_OK;
+    return spec->format != WEIGHT_INT8 && spec->k / block >= ROW_PARALLEL_SPLITS ? ROW_PARALLEL_SPLITS : 1;
 }
 
-/* The matrix `name`, with its scales (".scale" for ".weight") where its format has any. */
 static qr_status matrix_of(struct loader *l, const char *name, bool row_parallel, struct weight **out, qr_error *err)
 {
     struct weights *w = l->w;
-    const struct tensor_view *view, *scale = NULL;
     struct weight_spec spec;
     char full[NAME_BYTES];
 
-    int length = snprintf(full, sizeof full, "%s%s", l->prefix, name);
-    TRY(checkpoint_get(l->ck, full, &view, err));
-    if (view->rank != 2)
-        return qr_fail(err, QR_BAD_FILE, "%s: %s has %d dimensions, wanted 2", checkpoint_path(l->ck), full,
-                       view->rank);
-    if (view->dtype != DTYPE_BF16 && view->dtype != DTYPE_F32) {
-        length -= (int)strlen(".weight");
-        snprintf(full + length, sizeof full - (size_t)length, ".scale");
-        TRY(checkpoint_get(l->ck, full, &scale, err));
-    }
-    TRY(describe(l, view, scale, row_parallel, &spec, err));
-
+    snprintf(full, sizeof full, "%s%s", l->prefix, name);
+    TRY(tensors_matrix(l->tensors, full, &spec, err));
+    if (row_parallel)
+        spec.k_splits = splits_of(&spec);
     if (!array_grow(&w->handles, &w->handle_capacity, w->handle_count, sizeof *w->handles))
         return out_of_memory(l, err);
     qr_status st = w->backend->prepare_weight(w->backend, &spec, out, err);
     if (st != QR_OK)
-        return qr_fail_in(err, st, "%s", checkpoint_path(l->ck));
+        return qr_fail_in(err, st, "%s", tensors_path(l->tensors));
     w->handles[w->handle_count++] = *out;
     return QR_OK;
 }
@@ -173,13 +137,31 @@ static qr_status load_attention(struct loader *l, struct layer_weights *out, qr_
     return matrix_of(l, "attn.wo_b.weight", true, &out->wo_b, err);
 }
 
-static qr_status load_compressor(struct loader *l, const struct layer_plan *layer, struct layer_weights *out,
+/* `stem` is "attn.compressor." or "attn.indexer.compressor.". */
+static qr_status load_compressor(struct loader *l, const char *stem, enum compressor kind,
+                                 struct compressor_weights *out, qr_error *err)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%swkv.weight", stem);
+    TRY(matrix(l, name, &out->wkv, err));
+    snprintf(name, sizeof name, "%swgate.weight", stem);
+    if (kind != COMPRESSOR_SINGLE)
+        TRY(matrix(l, name, &out->wgate, err));
+    snprintf(name, sizeof name, "%sape", stem);
+    if (kind == COMPRESSOR_OVERLAP || kind == COMPRESSOR_PLAIN)
+        TRY(vector(l, name, &out->ape, err));
+    snprintf(name, sizeof name, "%snorm.weight", stem);
+    return vector(l, name, &out->norm, err);
+}
+
+/* Where index keys come from: V4.1 projects them from the pooled latent, V4 compresses them for themselves. */
+static qr_status load_index_keys(struct loader *l, const struct layer_plan *layer, struct layer_weights *out,
                                  qr_error *err)
 {
-    TRY(matrix(l, "attn.compressor.wkv.weight", &out->compressor.wkv, err));
-    if (layer->compressor != COMPRESSOR_SINGLE)
-        TRY(matrix(l, "attn.compressor.wgate.weight", &out->compressor.wgate, err));
-    TRY(vector(l, "attn.compressor.norm.weight", &out->compressor.norm, err));
+    if (layer->compressor == COMPRESSOR_OVERLAP)
+        return load_compressor(l, "attn.indexer.compressor.", layer->compressor, &out->indexer.keys, err);
+    if (layer->compressor == COMPRESSOR_PLAIN)
+        return QR_OK;
     TRY(matrix(l, "attn.indexer.wk.weight", &out->indexer.wk, err));
     return vector(l, "attn.indexer.k_norm.weight", &out->indexer.k_norm, err);
 }
@@ -220,14 +202,32 @@ static qr_status load_experts(struct loader *l, const char *stem, int32_t count,
     return QR_OK;
 }
 
-static qr_status load_ffn(struct loader *l, const struct layer_plan *layer, struct layer_weights *out, qr_error *err)
+static qr_status load_expert_table(struct loader *l, int32_t experts, const int32_t **out, qr_error *err)
 {
-    TRY(vector(l, "ffn_norm.weight", &out->ffn_norm, err));
+    struct tensor_values v;
+    char full[NAME_BYTES];
+    snprintf(full, sizeof full, "%sffn.gate.tid2eid", l->prefix);
+    TRY(tensors_values(l->tensors, full, &v, err));
+    int32_t *table = qr_calloc((size_t)(v.rows * v.cols), sizeof *table);
+    if (!table)
+        return out_of_memory(l, err);
+    qr_status st =
+        route_table_read(tensors_path(l->tensors), full, v.dtype, v.data, v.rows, v.cols, experts, table, err);
+    if (st == QR_OK)
+        st = keep(l, table, v.rows * v.cols * (int64_t)sizeof *table, out, err);
+    if (st == QR_OK)
+        st = l->w->backend->fence(l->w->backend, err);
+    qr_free(table);
+    return st;
+}
+
+static qr_status load_router(struct loader *l, const struct layer_plan *layer, struct layer_weights *out, qr_error *err)
+{
     TRY(matrix(l, "ffn.gate.weight", &out->gate, err));
+    if (layer->router == ROUTER_HASH)
+        return load_expert_table(l, layer->n_experts, &out->expert_table, err);
     TRY(vector(l, "ffn.gate.bias", &out->gate_bias, err));
-    TRY(vector(l, "ffn.gate.bias_vl", &out->gate_bias_image, err));
-    TRY(load_experts(l, "ffn.experts.%d.", layer->n_experts, &out->routed, err));
-    return load_experts(l, "ffn.shared_experts.", 1, &out->shared, err);
+    return l->plan->config.family == QR_FAMILY_V41 ? vector(l, "ffn.gate.bias_vl", &out->gate_bias_image, err) : QR_OK;
 }
 
 static qr_status load_layer(struct loader *l, const struct layer_plan *layer, struct layer_weights *out, qr_error *err)
@@ -235,37 +235,98 @@ static qr_status load_layer(struct loader *l, const struct layer_plan *layer, st
     TRY(load_mix(l, "attn", &out->attn_mix, err));
     TRY(load_mix(l, "ffn", &out->ffn_mix, err));
     TRY(load_attention(l, out, err));
-    if (layer->owns_rows)
-        TRY(load_compressor(l, layer, out, err));
+    if (layer->owns_rows) {
+        TRY(load_compressor(l, "attn.compressor.", layer->compressor, &out->compressor, err));
+        TRY(load_index_keys(l, layer, out, err));
+    }
     if (layer->owns_index)
         TRY(load_indexer(l, out, err));
     if (layer->engram >= 0)
         TRY(load_engram(l, out, err));
-    return load_ffn(l, layer, out, err);
+    TRY(vector(l, "ffn_norm.weight", &out->ffn_norm, err));
+    TRY(load_router(l, layer, out, err));
+    TRY(load_experts(l, "ffn.experts.%d.", layer->n_experts, &out->routed, err));
+    return load_experts(l, "ffn.shared_experts.", 1, &out->shared, err);
 }
 
-static qr_status load_all(struct loader *l, const struct model_plan *plan, qr_error *err)
+static qr_status load_head(struct loader *l, struct head_weights *out, qr_error *err)
+{
+    if (l->plan->config.family == QR_FAMILY_V4)
+        TRY(load_mix(l, "head", &out->mix, err));
+    return vector(l, "norm.weight", &out->norm, err);
+}
+
+/* Whether a matrix of the reference profile is stored in bf16, where a release has codes. */
+static qr_status stored_plain(struct loader *l, const char *name, bool *out, qr_error *err)
+{
+    struct tensor_values v = {.dtype = DTYPE_I8};
+    if (l->plan->profile == QR_PROFILE_REFERENCE)
+        TRY(find_values(l, name, &v, err));
+    *out = v.dtype == DTYPE_BF16;
+    return QR_OK;
+}
+
+/* `side` is "e" or "h". */
+static qr_status load_projection(struct loader *l, const char *side, struct weight **out, bool *plain,
+                                 const void **norm, const float **smooth, qr_error *err)
+{
+    char name[32];
+    snprintf(name, sizeof name, "%snorm.weight", side);
+    TRY(vector(l, name, norm, err));
+    snprintf(name, sizeof name, "%s_proj.weight", side);
+    TRY(stored_plain(l, name, plain, err));
+    TRY(matrix(l, name, out, err));
+    snprintf(name, sizeof name, "%s_proj.smooth", side);
+    return l->plan->profile == QR_PROFILE_W8A8 ? vector(l, name, smooth, err) : QR_OK;
+}
+
+static qr_status load_mtp(struct loader *l, qr_error *err)
+{
+    struct mtp_weights *out = &l->w->mtp;
+    int32_t index = l->plan->layers;
+    snprintf(l->prefix, sizeof l->prefix, "mtp.0.");
+    TRY(load_layer(l, &l->plan->layer[index], &l->w->layer[index], err));
+    TRY(load_projection(l, "e", &out->e_proj, &out->e_plain, &out->e_norm, &out->e_smooth, err));
+    TRY(load_projection(l, "h", &out->h_proj, &out->h_plain, &out->h_norm, &out->h_smooth, err));
+    return load_head(l, &out->head, err);
+}
+
+static qr_status load_all(struct loader *l, bool drafter, qr_error *err)
 {
     struct weights *w = l->w;
     TRY(matrix(l, "embed.weight", &w->embed, err));
     TRY(matrix(l, "head.weight", &w->head, err));
-    TRY(vector(l, "norm.weight", &w->norm, err));
-    for (int32_t i = 0; i < plan->layers; i++) {
+    TRY(load_head(l, &w->final, err));
+    for (int32_t i = 0; i < l->plan->layers; i++) {
         snprintf(l->prefix, sizeof l->prefix, "layers.%d.", i);
-        TRY(load_layer(l, &plan->layer[i], &w->layer[i], err));
+        TRY(load_layer(l, &l->plan->layer[i], &w->layer[i], err));
     }
-    return QR_OK;
+    return drafter ? load_mtp(l, err) : QR_OK;
 }
 
-qr_status weights_open(const struct checkpoint *ck, const struct model_plan *plan, struct backend *backend,
-                       struct weights *out, qr_error *err)
+/* Conversions to INT8 use every core while the model is opened. */
+static qr_status open_with_pool(struct loader *l, const struct checkpoint *ck, bool drafter, qr_error *err)
 {
-    struct loader l = {.ck = ck, .config = &plan->config, .w = out};
+    struct worker_pool *pool = NULL;
+    qr_status st = l->plan->profile == QR_PROFILE_W8A8 ? pool_open(0, &pool, err) : QR_OK;
+    if (st == QR_OK)
+        st = tensors_open(ck, l->plan, pool, &l->w->tensors, err);
+    l->tensors = l->w->tensors;
+    if (st == QR_OK)
+        st = load_all(l, drafter, err);
+    pool_close(pool);
+    return st;
+}
+
+qr_status weights_open(const struct checkpoint *ck, const struct model_plan *plan, bool drafter,
+                       struct backend *backend, struct weights *out, qr_error *err)
+{
+    struct loader l = {.plan = plan, .w = out};
     memset(out, 0, sizeof *out);
     out->backend = backend;
     arena_init(&out->arena, 0);
 
-    qr_status st = load_all(&l, plan, err);
+    qr_status st = open_with_pool(&l, ck, drafter, err);
     if (st == QR_OK)
         st = backend->fence(backend, err);
     if (st != QR_OK)
@@ -281,6 +342,7 @@ void weights_close(struct weights *w)
         w->backend->release(w->backend, w->slabs[i]);
     qr_free(w->handles);
     qr_free(w->slabs);
+    tensors_close(w->tensors);
     arena_free(&w->arena);
     memset(w, 0, sizeof *w);
 }

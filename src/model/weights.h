@@ -4,9 +4,7 @@
 #ifndef QR_MODEL_WEIGHTS_H
 #define QR_MODEL_WEIGHTS_H
 
-#include "checkpoint/checkpoint.h"
-#include "ops/ops.h"
-#include "plan/plan.h"
+#include "model/tensors.h"
 
 /* fn [(2+M)M][M*D], base [(2+M)M], scale [3] of one sub-block. */
 struct mix_weights {
@@ -16,12 +14,14 @@ struct mix_weights {
 
 struct compressor_weights {
     struct weight *wkv, *wgate; /* wgate NULL at ratio 1 */
+    const float *ape;           /* [ratio][columns]; V4 */
     const void *norm;           /* bf16 */
 };
 
 struct indexer_weights {
-    struct weight *wk;  /* latent -> index key; owners of rows only */
-    const void *k_norm; /* bf16 */
+    struct weight *wk;              /* V4.1: latent -> index key; owners of rows only */
+    const void *k_norm;             /* bf16 */
+    struct compressor_weights keys; /* V4: index keys have a compressor of their own */
     struct weight *wq_b, *weights_proj;
 };
 
@@ -45,17 +45,35 @@ struct layer_weights {
     struct indexer_weights indexer;
     struct engram_weights engram;
     struct weight *gate;
-    const float *gate_bias, *gate_bias_image; /* [experts] */
+    const float *gate_bias, *gate_bias_image; /* [experts]; NULL where the layer has none */
+    const int32_t *expert_table;              /* [vocab][active] of a hash layer, else NULL */
     struct expert_weights routed, shared;
+};
+
+/* What leads from streams to the head. */
+struct head_weights {
+    struct mix_weights mix; /* fn [M][M*D], scale [1], base [M]; V4 */
+    const void *norm;       /* bf16 [D] */
+};
+
+/* What the MTP layer has beside a layer's weights (v4-model.md 6.3, 7.4 mtp_projection). */
+struct mtp_weights {
+    struct weight *e_proj, *h_proj;
+    bool e_plain, h_plain;            /* bf16 in a repackaged file: the input is not quantized */
+    const void *e_norm, *h_norm;      /* bf16, f32 in w8a8 */
+    const float *e_smooth, *h_smooth; /* w8a8, else NULL */
+    struct head_weights head;
 };
 
 struct weights {
     struct weight *embed, *head;
-    const void *norm; /* bf16 [D] */
-    struct layer_weights layer[QR_MAX_LAYERS];
+    struct head_weights final;
+    struct layer_weights layer[QR_MAX_LAYERS]; /* backbone, then the drafter's where it is opened */
+    struct mtp_weights mtp;
 
     /* owned */
     struct backend *backend;
+    struct tensors *tensors; /* holds what a backend uses where it lies */
     struct weight **handles;
     size_t handle_count, handle_capacity;
     void **slabs;
@@ -64,10 +82,11 @@ struct weights {
     struct arena arena;
 };
 
-/* Prepares every tensor of the backbone. `ck` must outlive the weights: a backend may use them where they lie. A scale
- * of 255, a missing tensor or one of another shape is refused, naming it. */
-qr_status weights_open(const struct checkpoint *ck, const struct model_plan *plan, struct backend *backend,
-                       struct weights *out, qr_error *err);
+/* Prepares every tensor of the backbone, and of the MTP layer when `drafter`. `ck` must outlive the weights: a backend
+ * may use them where they lie. A scale of 255, a missing tensor, one of another shape, or a hash table with an expert
+ * that does not exist or stands twice in a row (v4-model.md 9.5) is refused, naming it. */
+qr_status weights_open(const struct checkpoint *ck, const struct model_plan *plan, bool drafter,
+                       struct backend *backend, struct weights *out, qr_error *err);
 /* Takes half-made weights and zeroed ones. */
 void weights_close(struct weights *w);
 

@@ -11,12 +11,9 @@ static const char *const kind_names[BYTES_KINDS] = {
     [BYTES_PAGES] = "pages",     [BYTES_STATES] = "states", [BYTES_WORKSPACE] = "workspace",
 };
 static const char *const kind_titles[BYTES_KINDS] = {
-    [BYTES_WEIGHTS] = "weights, mapped from the folder",
-    [BYTES_TABLES] = "Engram tables, mapped and read by row",
-    [BYTES_PREPARED] = "weights held in another form",
-    [BYTES_PAGES] = "PAGE pool, by cached tokens",
-    [BYTES_STATES] = "STATE pool, by running requests",
-    [BYTES_WORKSPACE] = "workspace of a step",
+    [BYTES_WEIGHTS] = "weights, mapped from the folder", [BYTES_TABLES] = "Engram tables, mapped and read by row",
+    [BYTES_PREPARED] = "weights held in another form",   [BYTES_PAGES] = "PAGE pool, by cached tokens",
+    [BYTES_STATES] = "STATE pool, by running requests",  [BYTES_WORKSPACE] = "workspace of a step",
 };
 
 const char *byte_kind_name(enum byte_kind kind) { return kind_names[kind]; }
@@ -113,7 +110,7 @@ static bool ends_with(const char *s, const char *end)
     return n >= m && !strcmp(s + n - m, end);
 }
 
-static const char *part_of(const char *name)
+const char *byte_plan_part(const char *name)
 {
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i].prefix ? !strncmp(name, parts[i].text, strlen(parts[i].text)) : !!strstr(name, parts[i].text))
@@ -129,7 +126,7 @@ void byte_plan_tensor(struct byte_plan *plan, const char *name, int64_t bytes)
         byte_plan_grow(plan, BYTES_TABLES, table, bytes);
         return;
     }
-    byte_plan_grow(plan, BYTES_WEIGHTS, part_of(name), bytes);
+    byte_plan_grow(plan, BYTES_WEIGHTS, byte_plan_part(name), bytes);
 }
 
 /* ---- printing ---- */

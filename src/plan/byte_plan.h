@@ -1,5 +1,5 @@
-/* byte_plan.h: everything large, by name and size, before anything is mapped or reserved. A list that each floor adds its
- * own items to; printed as a table and as JSON. */
+/* byte_plan.h: everything large, by name and size, before anything is mapped or reserved. A list that each floor adds
+ * its own items to; printed as a table and as JSON. */
 #ifndef QR_PLAN_BYTE_PLAN_H
 #define QR_PLAN_BYTE_PLAN_H
 
@@ -42,6 +42,8 @@ const char *byte_kind_name(enum byte_kind kind);
 /* Adds a tensor of a folder (either naming, v41-model.md 2.3, v4-model.md 2.1 and 7.1) to its part: attention, routed
  * experts, Engram tables, drafter, vision ... */
 void byte_plan_tensor(struct byte_plan *plan, const char *name, int64_t bytes);
+/* The part that a tensor belongs to. */
+const char *byte_plan_part(const char *name);
 
 /* "1,234,567" in `out`, returned. */
 const char *number_grouped(int64_t n, char out[32]);

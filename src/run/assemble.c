@@ -176,7 +176,7 @@ static void fill_requests(struct assembly *a)
         first_position[b] = span->first_position;
         slot[b] = span->slot;
         for (int32_t i = 0; i < s->block_stride; i++)
-            table[(int64_t)b * s->block_stride + i] = i < blocks ? span->blocks[i] : -1;
+            table[(int64_t)b * s->block_stride + i] = i < blocks && i < span->block_count ? span->blocks[i] : -1;
     }
     a->host_first_row = first_row;
 }
@@ -317,11 +317,18 @@ static void fill_layer(struct assembly *a, int32_t index)
         fill_owner(a, index, r);
 }
 
-static void fill_logits(struct assembly *a)
+static struct row_list rows_with_logits(struct assembly *a)
 {
     for (int32_t b = 0; b < a->step.requests; b++)
         a->from[b] = a->batch->spans[b].first_position + a->batch->spans[b].logits_from;
-    a->rows.logits = rows_from(a, 1);
+    return rows_from(a, 1);
+}
+
+/* A draft layer has a window and no more; a row without logits leaves its window key and is done. */
+static void fill_draft_layer(struct assembly *a, int32_t index)
+{
+    fill_layer(a, index);
+    a->layer[index].query = rows_with_logits(a);
 }
 
 qr_status assembly_fill(struct assembly *a, const struct batch *batch, qr_error *err)
@@ -340,7 +347,9 @@ qr_status assembly_fill(struct assembly *a, const struct batch *batch, qr_error 
     fill_requests(a);
     for (int32_t i = 0; i < plan->layers; i++)
         fill_layer(a, i);
-    fill_logits(a);
+    for (int32_t i = 0; i < plan->draft_layers; i++)
+        fill_draft_layer(a, plan->layers + i);
+    a->rows.logits = rows_with_logits(a);
     a->rows.layer = a->layer;
     a->batch = NULL;
     return a->backend->upload(a->backend, a->device, a->host, a->used * (int64_t)sizeof *a->host, err);

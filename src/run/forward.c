@@ -20,10 +20,12 @@ struct runner {
     struct model *model;
     struct assembly *assembly;
     struct ngrams *ngrams;
-    uint8_t *base; /* the pools, on the backend */
+    struct drafts *drafts; /* NULL: no draft passes */
+    uint8_t *base;         /* the pools, on the backend */
     struct cache_pool pool;
     struct cursor *cursors; /* [slots] */
     struct cursor *placed;  /* [max_requests] cursors that the step starts from */
+    int32_t last_rows;      /* of the last step that went well; 0: none */
     struct pending pending;
 };
 
@@ -51,6 +53,18 @@ static qr_status make_host_arrays(struct runner *r, qr_error *err)
     return QR_OK;
 }
 
+static qr_status open_drafts(struct runner *r, const struct assembly_limits *limits, qr_error *err)
+{
+    struct assembly_limits drafts = *limits;
+    drafts.max_rows = r->options.model.max_draft_rows;
+    if (r->geometry->options.draft_width < 1 || drafts.max_rows > limits->max_rows)
+        return qr_fail(err, QR_INTERNAL,
+                       "runner: %d draft rows with a draft width of %d and steps of %d rows; wanted a "
+                       "width above 0 and no more rows than a step has",
+                       drafts.max_rows, r->geometry->options.draft_width, limits->max_rows);
+    return drafts_open(r->backend, &drafts, &r->drafts, err);
+}
+
 static qr_status open_parts(struct runner *r, const struct checkpoint *ck, const struct token_map *map, qr_error *err)
 {
     const struct model_limits *m = &r->options.model;
@@ -68,6 +82,8 @@ static qr_status open_parts(struct runner *r, const struct checkpoint *ck, const
     TRY(geometry_pool(r->geometry, r->options.blocks, r->options.slots, &layout, err));
     TRY(make_host_arrays(r, err));
     TRY(assembly_open(r->backend, &limits, &r->assembly, err));
+    if (m->max_draft_rows > 0)
+        TRY(open_drafts(r, &limits, err));
     TRY(ngrams_open(ck, r->plan, map, m->max_rows, &r->ngrams, err));
     TRY(r->backend->allocate(r->backend, layout.bytes, &base, err));
     r->base = base;
@@ -102,6 +118,7 @@ void runner_close(struct runner *r)
         return;
     model_close(r->model);
     ngrams_close(r->ngrams);
+    drafts_close(r->drafts);
     assembly_close(r->assembly);
     if (r->base)
         r->backend->release(r->backend, r->base);
@@ -209,9 +226,12 @@ qr_status runner_step(struct runner *r, const struct batch *batch, const struct 
     TRY(check(r, batch, err));
     TRY(ngrams_stage(r->ngrams, batch, r->placed, err));
 
+    r->last_rows = 0;
     qr_status st = forward(r, batch, observer, err);
     if (st != QR_OK)
         lose(r, batch);
+    else
+        r->last_rows = assembly_step(r->assembly)->rows;
     return st;
 }
 
@@ -234,6 +254,47 @@ qr_status runner_commit(struct runner *r, const int32_t *accepted, qr_error *err
     return QR_OK;
 }
 
+/* ---- drafts ---- */
+
+/* The rows stand at committed positions. */
+static qr_status check_committed(const struct runner *r, const struct draft_span *spans, int32_t count, qr_error *err)
+{
+    for (int32_t b = 0; b < count; b++) {
+        int64_t end = (int64_t)spans[b].first_position + spans[b].count, committed = r->cursors[spans[b].slot].position;
+        if (end > committed)
+            return qr_fail(err, QR_INTERNAL, "draft span %d ends before position %lld, slot %d has %lld committed", b,
+                           (long long)end, spans[b].slot, (long long)committed);
+    }
+    return QR_OK;
+}
+
+qr_status runner_draft(struct runner *r, const struct draft_span *spans, int32_t count,
+                       const struct model_observer *observer, qr_error *err)
+{
+    struct model_draft draft;
+    if (!r->drafts || r->pending.requests > 0)
+        return qr_fail(err, QR_INTERNAL,
+                       r->drafts ? "draft pass while the verdict on a verify step is outstanding"
+                                 : "draft pass of a runner that was opened without");
+    TRY(drafts_check(r->drafts, spans, count, r->last_rows, err));
+    TRY(check_committed(r, spans, count, err));
+    TRY(drafts_fill(r->drafts, spans, count, &draft, err));
+    draft.cache = runner_cache(r);
+    draft.observer = observer;
+    TRY(model_draft(r->model, &draft, err));
+    return r->backend->fence(r->backend, err);
+}
+
+qr_status runner_keep_streams(struct runner *r, int32_t slot, int32_t row, qr_error *err)
+{
+    const struct model_cache cache = runner_cache(r);
+    if (!r->drafts || slot < 0 || slot >= r->options.slots || row < 0 || row >= r->last_rows)
+        return qr_fail(err, QR_INTERNAL,
+                       "streams of row %d for slot %d: the last step had %d rows, there are %lld slots", row, slot,
+                       r->last_rows, (long long)r->options.slots);
+    return model_keep_streams(r->model, &cache, row, slot, err);
+}
+
 /* ---- what others look at ---- */
 
 const struct workspace *runner_workspace(const struct runner *r) { return model_workspace(r->model); }
@@ -254,5 +315,6 @@ struct model_cache runner_cache(const struct runner *r)
 
 int64_t runner_buffer_bytes(const struct runner *r)
 {
-    return assembly_bytes(r->assembly) + model_workspace_bytes(r->plan, &r->options.model);
+    return assembly_bytes(r->assembly) + (r->drafts ? drafts_bytes(r->drafts) : 0) +
+           model_workspace_bytes(r->plan, &r->options.model);
 }

@@ -9,6 +9,7 @@
 
 #include "model/model.h"
 #include "run/cursor.h"
+#include "run/drafts.h"
 #include "sched/batch.h"
 #include "text/token_map.h"
 
@@ -34,6 +35,15 @@ qr_status runner_step(struct runner *r, const struct batch *batch, const struct 
 
 /* Advances request b of the tentative step by accepted[b] tokens, 0 (the step is dropped) to its count. */
 qr_status runner_commit(struct runner *r, const int32_t *accepted, qr_error *err);
+
+/* Runs the MTP layer on rows whose positions and following tokens are committed, before the next step; needs
+ * max_draft_rows > 0 and a draft width of the geometry. Logits stand in workspace.logits, in the order of the rows.
+ * What is refused (QR_INTERNAL naming the value) changes nothing. A draft pass that fails midway leaves drafts, never
+ * results, of those slots undefined. */
+qr_status runner_draft(struct runner *r, const struct draft_span *spans, int32_t count,
+                       const struct model_observer *observer, qr_error *err);
+/* Keeps the backbone's streams of row `row` of the last step for a later draft row with source -1. */
+qr_status runner_keep_streams(struct runner *r, int32_t slot, int32_t row, qr_error *err);
 
 /* The buffers of the last step, in backend memory. */
 const struct workspace *runner_workspace(const struct runner *r);

@@ -9,7 +9,7 @@
 #include "cli/model_options.h"
 #include "plan/settle.h"
 #include "tools/open_device.h"
-#include "tools/trace_v41.h"
+#include "tools/trace_recorder.h"
 
 struct trace_options {
     struct model_options model;
@@ -20,6 +20,7 @@ struct trace_options {
 /* Everything a trace opens, closed in one place. */
 struct trace {
     const struct trace_options *options;
+    uint32_t groups; /* wanted, of those that the family has */
     struct qr_log log;
     struct qr_config config;
     struct model_plan plan;
@@ -36,8 +37,10 @@ struct trace {
     struct batch_span *spans;
     int32_t *sequence;  /* of each span */
     int32_t *positions; /* where each sequence stands */
+    int32_t *slots;     /* STATE slot of each sequence */
     struct trace_arrays arrays;
-    struct trace_v41 *recorder;
+    const struct trace_recorder *recorder;
+    void *recording;
 };
 
 #define TRY(call)                      \
@@ -53,17 +56,14 @@ static const struct {
     const char *name;
     uint32_t groups;
 } group_names[] = {
-    {"logits", TRACE_LOGITS},
-    {"streams", TRACE_STREAMS},
-    {"selection", TRACE_SELECTION},
-    {"caches", TRACE_CACHES},
-    {"routes", TRACE_ROUTES},
-    {"engram", TRACE_ENGRAM},
-    {"draft", TRACE_DRAFT},
-    {"mtp", TRACE_MTP},
-    {"all", TRACE_LOGITS | TRACE_STREAMS | TRACE_SELECTION | TRACE_CACHES | TRACE_ROUTES | TRACE_ENGRAM | TRACE_DRAFT},
+    {"logits", TRACE_LOGITS}, {"streams", TRACE_STREAMS}, {"selection", TRACE_SELECTION},
+    {"caches", TRACE_CACHES}, {"routes", TRACE_ROUTES},   {"engram", TRACE_ENGRAM},
+    {"draft", TRACE_DRAFT},   {"mtp", TRACE_MTP},         {"all", ~0u},
 };
 enum { GROUPS = sizeof group_names / sizeof *group_names };
+
+static const struct trace_recorder *const recorders[] = {
+    [QR_FAMILY_V41] = &trace_v41_recorder, [QR_FAMILY_V4] = &trace_v4_recorder};
 
 static bool read_groups(const char *list, uint32_t *out)
 {
@@ -83,14 +83,16 @@ static bool read_groups(const char *list, uint32_t *out)
     }
 }
 
-static uint32_t without_unbuilt(const struct trace *t, uint32_t groups)
+/* The groups wanted that this family has; one that was asked for by name and is not there is warned about. */
+static uint32_t groups_of_family(const struct trace *t, uint32_t wanted)
 {
-    static const uint32_t unbuilt[] = {TRACE_DRAFT, TRACE_MTP};
-    for (size_t i = 0; i < sizeof unbuilt / sizeof *unbuilt; i++)
-        for (int name = 0; name < GROUPS; name++)
-            if (group_names[name].groups == unbuilt[i] && (groups & unbuilt[i]))
-                qr_logf(&t->log, QR_LOG_WARN, "group %s is not built yet and is left out", group_names[name].name);
-    return groups & ~(uint32_t)(TRACE_DRAFT | TRACE_MTP);
+    for (int name = 0; name < GROUPS; name++) {
+        uint32_t groups = group_names[name].groups;
+        if (wanted != ~0u && (groups & wanted) == groups && !(groups & t->recorder->groups))
+            qr_logf(&t->log, QR_LOG_WARN, "group %s is left out: it is not built for this model",
+                    group_names[name].name);
+    }
+    return wanted & t->recorder->groups;
 }
 
 /* ---- opening ---- */
@@ -119,7 +121,8 @@ static qr_status open_geometry(struct trace *t, qr_error *err)
     const struct trace_options *o = t->options;
     struct geometry_options g = geometry_defaults(&t->plan);
 
-    g.draft_width = 0;
+    if (!(t->groups & TRACE_MTP))
+        g.draft_width = 0;
     if (o->block_size > 0)
         g.block_tokens = o->block_size;
     if (o->cache_format)
@@ -131,11 +134,18 @@ static qr_status open_geometry(struct trace *t, qr_error *err)
     return geometry_make(&t->plan, &g, &t->geometry, err);
 }
 
-static qr_status open_model_folder(struct trace *t, qr_error *err)
+static qr_status open_model_folder(struct trace *t, uint32_t wanted, qr_error *err)
 {
     const struct model_options *m = &t->options->model;
     TRY(model_folder_open(m->model, &t->config, &t->checkpoint, err));
     bool w8a8 = m->profile ? strcmp(m->profile, "w8a8") == 0 : t->config.stored_w8a8;
+    t->recorder = recorders[t->config.family];
+    t->groups = groups_of_family(t, wanted);
+    if (t->config.drafter != QR_DRAFTER_MTP && wanted == ~0u)
+        t->groups &= ~(uint32_t)TRACE_MTP;
+    if (t->config.drafter != QR_DRAFTER_MTP && (t->groups & TRACE_MTP))
+        return qr_fail(err, QR_UNSUPPORTED, "%s: group mtp is wanted, the folder's drafter is %s", m->model,
+                       t->config.drafter == QR_DRAFTER_DSPARK ? "DSpark" : "none");
     TRY(plan_make(&t->config, w8a8 ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE, &t->plan, err));
     TRY(open_geometry(t, err));
     return open_map(t, err);
@@ -186,11 +196,14 @@ static qr_status open_runner(struct trace *t, qr_error *err)
     t->spans = qr_calloc(count, sizeof *t->spans);
     t->sequence = qr_calloc(count, sizeof *t->sequence);
     t->positions = qr_calloc(count, sizeof *t->positions);
-    if (!t->blocks || !t->spans || !t->sequence || !t->positions)
+    t->slots = qr_calloc(count, sizeof *t->slots);
+    if (!t->blocks || !t->spans || !t->sequence || !t->positions || !t->slots)
         return qr_fail(err, QR_NO_MEMORY, "no memory for %zu sequences", count);
     if (rows > INT32_MAX)
         return qr_fail(err, QR_BAD_REQUEST, "a step of %lld rows, wanted at most %d", (long long)rows, INT32_MAX);
     TRY(deal_blocks(t, &blocks, err));
+    for (int32_t i = 0; i < t->input.count; i++)
+        t->slots[i] = t->input.count - 1 - i;
     for (int32_t i = 0; i < t->input.count; i++)
         longest = t->input.sequences[i].count > longest ? t->input.sequences[i].count : longest;
 
@@ -200,6 +213,7 @@ static qr_status open_runner(struct trace *t, qr_error *err)
                                                      .max_requests = t->input.count,
                                                      .max_logits = (int32_t)rows,
                                                      .max_positions = longest,
+                                                     .max_draft_rows = t->groups & TRACE_MTP ? (int32_t)rows : 0,
                                                      .trace = true}};
     TRY(open_device(t->options->model.device, t->options->model.threads, &t->log, &t->backend, err));
     return runner_open(t->checkpoint, &t->plan, &t->geometry, t->backend, t->config.n_engram > 0 ? &t->map : NULL,
@@ -219,7 +233,7 @@ static bool next_batch(struct trace *t, int32_t step, struct batch *out)
         if (position == s->count)
             continue;
         struct batch_span *span = &t->spans[out->count];
-        *span = (struct batch_span){.slot = t->input.count - 1 - i,
+        *span = (struct batch_span){.slot = t->slots[i],
                                     .blocks = t->blocks[i],
                                     .block_count = (s->count + block - 1) / block,
                                     .first_position = position,
@@ -236,13 +250,13 @@ static qr_status run_steps(struct trace *t, qr_error *err)
 {
     struct batch batch = {.tentative = false};
     for (int32_t step = 0; next_batch(t, step, &batch); step++)
-        TRY(trace_v41_step(t->recorder, &batch, t->sequence, err));
-    return trace_v41_finish(t->recorder, (const int32_t *const *)t->blocks, err);
+        TRY(t->recorder->step(t->recording, &batch, t->sequence, err));
+    return t->recorder->finish(t->recording, (const int32_t *const *)t->blocks, t->slots, err);
 }
 
-static qr_status run(struct trace *t, uint32_t groups, qr_error *err)
+static qr_status run(struct trace *t, uint32_t wanted, qr_error *err)
 {
-    TRY(open_model_folder(t, err));
+    TRY(open_model_folder(t, wanted, err));
     TRY(trace_input_read(t->options->tokens, &t->config, &t->input, err));
     if (t->options->force)
         TRY(safetensors_open(t->options->force, &t->force, err));
@@ -251,16 +265,17 @@ static qr_status run(struct trace *t, uint32_t groups, qr_error *err)
                                   .backend = t->backend,
                                   .runner = t->runner,
                                   .input = &t->input,
-                                  .want = without_unbuilt(t, groups),
+                                  .want = t->groups,
                                   .force = t->force};
-    TRY(trace_v41_open(&job, &t->arrays, &t->recorder, err));
+    TRY(t->recorder->open(&job, &t->arrays, &t->recording, err));
     TRY(run_steps(t, err));
     return arrays_save(&t->arrays, t->options->out, err);
 }
 
 static void close_all(struct trace *t)
 {
-    trace_v41_close(t->recorder);
+    if (t->recorder)
+        t->recorder->close(t->recording);
     arrays_free(&t->arrays);
     runner_close(t->runner);
     if (t->backend)
@@ -274,6 +289,7 @@ static void close_all(struct trace *t)
     qr_free(t->spans);
     qr_free(t->sequence);
     qr_free(t->positions);
+    qr_free(t->slots);
     qr_free(t->chunks);
     trace_input_free(&t->input);
 }

@@ -32,6 +32,22 @@ static qr_status read_list(const struct json *list, const char *what, int64_t le
     return QR_OK;
 }
 
+/* The positions of a list, or all of them. */
+static qr_status read_positions(const struct json *list, const char *what, int32_t length, int32_t **out,
+                                int32_t *count, qr_error *err)
+{
+    qr_status st = read_list(list, what, 0, length - 1, out, count, err);
+    if (st != QR_OK || list)
+        return st;
+    *out = qr_calloc((size_t)length, sizeof **out);
+    if (!*out)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for %d positions", length);
+    for (int32_t i = 0; i < length; i++)
+        (*out)[i] = i;
+    *count = length;
+    return QR_OK;
+}
+
 static qr_status read_sequence(const struct json *object, const struct qr_config *c, struct trace_sequence *s,
                                qr_error *err)
 {
@@ -47,8 +63,13 @@ static qr_status read_sequence(const struct json *object, const struct qr_config
     if (st == QR_OK)
         st = read_list(json_get(object, "draft_prefixes"), "draft_prefixes", 1, s->count, &s->prefixes,
                        &s->prefix_count, err);
+    if (st == QR_OK)
+        st = read_positions(json_get(object, "rows"), "rows", s->count, &s->rows, &s->row_count, err);
+    if (st == QR_OK)
+        st = read_positions(json_get(object, "picks"), "picks", s->count, &s->picks, &s->pick_count, err);
     if (st != QR_OK)
         return st;
+    s->picked = json_get(object, "picks") != NULL;
     s->next_token =
         json_int64(json_get(object, "next_token"), &next) && next >= 0 && next < c->vocab_size ? (int32_t)next : -1;
     s->image_mask = qr_calloc((size_t)s->count, 1);
@@ -107,6 +128,8 @@ void trace_input_free(struct trace_input *input)
         qr_free(input->sequences[i].tokens);
         qr_free(input->sequences[i].image_mask);
         qr_free(input->sequences[i].prefixes);
+        qr_free(input->sequences[i].rows);
+        qr_free(input->sequences[i].picks);
     }
     qr_free(input->sequences);
     memset(input, 0, sizeof *input);

@@ -13,6 +13,9 @@ struct trace_sequence {
     int32_t next_token; /* -1: not given */
     int32_t *prefixes;  /* draft_prefixes */
     int32_t prefix_count;
+    int32_t *rows, *picks; /* positions whose logits, whose streams are written; every position where none are given */
+    int32_t row_count, pick_count;
+    bool picked; /* picks were given */
 };
 
 struct trace_input {

@@ -11,13 +11,22 @@ static bool is_fp4(const struct trace_plane *p)
     return p->plane.format == ROW_FP4_E4M3 || p->plane.format == ROW_INDEX_FP4;
 }
 
-int32_t trace_plane_code_bytes(const struct trace_plane *p) { return is_fp4(p) ? p->n / 2 : 0; }
+static bool is_int8(const struct trace_plane *p) { return p->plane.format == ROW_INDEX_INT8; }
+
+int32_t trace_plane_code_bytes(const struct trace_plane *p) { return is_fp4(p) ? p->n / 2 : is_int8(p) ? p->n : 0; }
 
 int32_t trace_plane_scale_bytes(const struct trace_plane *p)
 {
-    return p->plane.format == ROW_FP4_E4M3    ? p->n / Q4_E4M3_BLOCK
-           : p->plane.format == ROW_INDEX_FP4 ? p->n / Q4_E8M0_BLOCK
-                                              : 0;
+    switch (p->plane.format) {
+    case ROW_FP4_E4M3:
+        return p->n / Q4_E4M3_BLOCK;
+    case ROW_INDEX_FP4:
+        return p->n / Q4_E8M0_BLOCK;
+    case ROW_INDEX_INT8:
+        return sizeof(float);
+    default:
+        return 0;
+    }
 }
 
 /* Bytes of a row's values, and of its scales, in the pool. */
@@ -28,7 +37,7 @@ static int32_t value_bytes(const struct trace_plane *p)
 
 static int32_t scale_bytes(const struct trace_plane *p)
 {
-    return is_fp4(p) ? trace_plane_scale_bytes(p) : p->plane.format == ROW_INDEX_FP8 ? (int32_t)sizeof(float) : 0;
+    return p->plane.format == ROW_INDEX_FP8 ? (int32_t)sizeof(float) : trace_plane_scale_bytes(p);
 }
 
 static void decode(const struct trace_plane *p, const uint8_t *values, const uint8_t *scales, uint16_t *wide,
@@ -45,10 +54,10 @@ static void decode(const struct trace_plane *p, const uint8_t *values, const uin
     case ROW_BF16:
         memcpy(wide, values, (size_t)p->n * sizeof *wide);
         break;
-    default: /* ROW_INDEX_FP8 */
+    default: /* ROW_INDEX_FP8, ROW_INDEX_INT8 */
         memcpy(&scale, scales, sizeof scale);
         for (int32_t i = 0; i < p->n; i++)
-            out[i] = e4m3_decode(values[i]) * scale;
+            out[i] = (is_int8(p) ? (float)(int8_t)values[i] : e4m3_decode(values[i])) * scale;
         return;
     }
     for (int32_t i = 0; i < p->n; i++)
@@ -79,11 +88,12 @@ qr_status trace_plane_read(const struct trace_plane *p, qr_error *err)
         st = read_row(p, row, values, scales, err);
         if (st != QR_OK)
             break;
-        decode(p, values, scales, wide, p->values + row * p->n);
+        if (p->values)
+            decode(p, values, scales, wide, p->values + row * p->n);
         if (p->codes)
-            memcpy(p->codes + row * trace_plane_code_bytes(p), values, (size_t)trace_plane_code_bytes(p));
+            memcpy((uint8_t *)p->codes + row * trace_plane_code_bytes(p), values, (size_t)trace_plane_code_bytes(p));
         if (p->scales)
-            memcpy(p->scales + row * trace_plane_scale_bytes(p), scales, (size_t)trace_plane_scale_bytes(p));
+            memcpy((uint8_t *)p->scales + row * trace_plane_scale_bytes(p), scales, (size_t)trace_plane_scale_bytes(p));
     }
     qr_free(values);
     qr_free(scales);

@@ -7,11 +7,12 @@
 struct trace_plane {
     struct backend *backend;
     struct row_plane plane;
-    const int32_t *blocks;   /* of the request */
-    int32_t n;               /* values of a row */
-    int64_t count;           /* rows */
-    float *values;           /* [count][n] */
-    uint8_t *codes, *scales; /* [count][code bytes], [count][scale bytes]; only where those are not 0 */
+    const int32_t *blocks; /* of the request */
+    int32_t n;             /* values of a row */
+    int64_t count;         /* rows */
+    /* What is wanted; NULL: not. */
+    float *values;        /* [count][n] */
+    void *codes, *scales; /* [count][code bytes], [count][scale bytes]; only where those are not 0 */
 };
 
 /* Bytes of codes and of scales of a row whose container holds the quantizer's own result; 0: it holds values only. */

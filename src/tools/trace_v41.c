@@ -1,11 +1,15 @@
-#include "tools/trace_v41.h"
+/* trace_v41.c: the arrays of golden/v41 from a running V4.1 pass: an observer that downloads what each layer leaves,
+ * and uploads a golden's streams in front of each layer when a pass is forced. Groups: logits; streams: streams, pre,
+ * final, taps; selection: sel.L.ptr, sel.L.rows, cand.mask; caches: win.L, main.L, ik.L with their codes and scales;
+ * routes: router.idx, router.weight; engram: engram.rows, engram.gate.L. */
+#include "tools/trace_recorder.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/buffer.h"
-#include "number/bf16.h"
+#include "tools/trace_download.h"
 #include "tools/trace_rows.h"
 
 /* What is kept of one layer for one sequence. */
@@ -29,8 +33,7 @@ struct trace_v41 {
     struct trace_job job;
     struct trace_arrays *arrays;
     struct sequence_arrays *sequences;
-    uint8_t *scratch; /* rows on their way between the backend and the arrays */
-    size_t scratch_bytes;
+    struct trace_download reader;
 
     /* of the step in progress */
     const struct batch *batch;
@@ -154,72 +157,33 @@ static qr_status open_sequences(struct trace_v41 *t, qr_error *err)
     return QR_OK;
 }
 
-qr_status trace_v41_open(const struct trace_job *job, struct trace_arrays *arrays, struct trace_v41 **out,
-                         qr_error *err)
+static void close(void *self)
 {
-    struct trace_v41 *t = qr_calloc(1, sizeof *t);
-    if (!t)
-        return qr_fail(err, QR_NO_MEMORY, "no memory for a trace");
-    t->job = *job;
-    t->arrays = arrays;
-    qr_status st = open_sequences(t, err);
-    if (st != QR_OK) {
-        trace_v41_close(t);
-        return st;
-    }
-    *out = t;
-    return QR_OK;
-}
-
-void trace_v41_close(struct trace_v41 *t)
-{
+    struct trace_v41 *t = self;
     if (!t)
         return;
     for (int32_t i = 0; t->sequences && i < t->job.input->count; i++)
         for (int32_t l = 0; l < t->job.plan->layers; l++)
             qr_free(t->sequences[i].layer[l].selected);
     qr_free(t->sequences);
-    qr_free(t->scratch);
+    trace_download_free(&t->reader);
     qr_free(t);
 }
 
-/* ---- between the backend and the arrays ---- */
-
-static qr_status room(struct trace_v41 *t, size_t bytes, qr_error *err)
+static qr_status open(const struct trace_job *job, struct trace_arrays *arrays, void **out, qr_error *err)
 {
-    if (bytes <= t->scratch_bytes)
-        return QR_OK;
-    void *larger = qr_realloc(t->scratch, bytes);
-    if (!larger)
-        return qr_fail(err, QR_NO_MEMORY, "no memory for %zu bytes of a trace", bytes);
-    t->scratch = larger;
-    t->scratch_bytes = bytes;
-    return QR_OK;
-}
-
-static qr_status download(struct trace_v41 *t, void *to, const void *from, int64_t bytes, qr_error *err)
-{
-    struct backend *b = t->job.backend;
-    TRY(b->download(b, to, from, bytes, err));
-    return b->fence(b, err);
-}
-
-/* Rows [row, row + count) of a buffer of `cols` 4-byte values. */
-static qr_status words(struct trace_v41 *t, const void *buffer, int64_t cols, int64_t row, int64_t count, void *out,
-                       qr_error *err)
-{
-    return download(t, out, (const uint8_t *)buffer + row * cols * 4, count * cols * 4, err);
-}
-
-/* The same of a bf16 buffer, widened. */
-static qr_status halves(struct trace_v41 *t, const void *buffer, int64_t cols, int64_t row, int64_t count, float *out,
-                        qr_error *err)
-{
-    TRY(room(t, (size_t)(count * cols) * 2, err));
-    TRY(download(t, t->scratch, (const uint8_t *)buffer + row * cols * 2, count * cols * 2, err));
-    const uint16_t *values = (const uint16_t *)t->scratch;
-    for (int64_t i = 0; i < count * cols; i++)
-        out[i] = bf16_decode(values[i]);
+    struct trace_v41 *t = qr_calloc(1, sizeof *t);
+    if (!t)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for a trace");
+    t->job = *job;
+    t->arrays = arrays;
+    t->reader.backend = job->backend;
+    qr_status st = open_sequences(t, err);
+    if (st != QR_OK) {
+        close(t);
+        return st;
+    }
+    *out = t;
     return QR_OK;
 }
 
@@ -233,11 +197,7 @@ static qr_status force_input(struct trace_v41 *t, const struct piece *p, int32_t
     int64_t first = (int64_t)(layer - 1) * p->input->count + p->position, values = p->count * width;
     const float *golden = p->out->forced_streams + first * width;
 
-    TRY(room(t, (size_t)values * 2, err));
-    uint16_t *rounded = (uint16_t *)t->scratch;
-    for (int64_t i = 0; i < values; i++)
-        rounded[i] = bf16_encode(golden[i]);
-    TRY(b->upload(b, (uint8_t *)ws->streams.data + p->first_row * width * 2, rounded, values * 2, err));
+    TRY(trace_write_values(&t->reader, ACT_BF16, ws->streams.data, p->first_row * width, golden, values, err));
     TRY(b->upload(b, ws->pre + p->first_row * streams, p->out->forced_pre + first * streams, p->count * streams * 4,
                   err));
     return b->fence(b, err);
@@ -248,10 +208,11 @@ static qr_status keep_keys(struct trace_v41 *t, const struct piece *p, int32_t l
 {
     struct layer_arrays *l = &p->out->layer[layer];
     int64_t n = config(t)->head_dim, scales = n / 32, row = p->first_row, at = p->position;
-    TRY(halves(t, ws->keys, n, row, p->count, l->window + at * n, err));
-    TRY(download(t, l->window_codes + at * n, (uint8_t *)ws->keys_packed.codes + row * n, p->count * n, err));
-    return download(t, l->window_scales + at * scales, (uint8_t *)ws->keys_packed.scales + row * scales,
-                    p->count * scales, err);
+    TRY(trace_halves(&t->reader, ws->keys, n, row, p->count, l->window + at * n, err));
+    TRY(trace_bytes(&t->reader, l->window_codes + at * n, (uint8_t *)ws->keys_packed.codes + row * n, p->count * n,
+                    err));
+    return trace_bytes(&t->reader, l->window_scales + at * scales, (uint8_t *)ws->keys_packed.scales + row * scales,
+                       p->count * scales, err);
 }
 
 static qr_status append_selected(struct layer_arrays *l, const int32_t *rows, int32_t count, qr_error *err)
@@ -283,19 +244,19 @@ static qr_status keep_selected(struct trace_v41 *t, const struct piece *p, int32
     int64_t topk = c->index_topk, blocks = c->candidate_topk_blocks;
     int64_t width = topk > blocks ? topk : blocks;
 
-    TRY(room(t, (size_t)(width + 1) * sizeof(int32_t), err));
-    int32_t *list = (int32_t *)t->scratch, count;
+    TRY(trace_room(&t->reader, (size_t)(width + 1) * sizeof(int32_t), err));
+    int32_t *list = (int32_t *)(void *)t->reader.scratch, count;
     for (int32_t i = 0; i < p->count; i++) {
         int64_t row = p->first_row + i, position = p->position + i;
-        TRY(words(t, ws->selected_count, 1, row, 1, &count, err));
-        TRY(words(t, ws->selected, topk, row, 1, list, err));
+        TRY(trace_words(&t->reader, ws->selected_count, 1, row, 1, &count, err));
+        TRY(trace_words(&t->reader, ws->selected, topk, row, 1, list, err));
         TRY(append_selected(l, list, count, err));
         l->selected_ptr[position + 1] = (int32_t)l->selected_count;
         if (!plan->candidate_source)
             continue;
         int64_t rows = completed(p->input->count, plan->ratio);
-        TRY(words(t, ws->candidate_count, 1, row, 1, &count, err));
-        TRY(words(t, ws->candidates, blocks, row, 1, list, err));
+        TRY(trace_words(&t->reader, ws->candidate_count, 1, row, 1, &count, err));
+        TRY(trace_words(&t->reader, ws->candidates, blocks, row, 1, list, err));
         mark_candidates(c, list, count, rows, p->out->candidates + position * rows);
     }
     return QR_OK;
@@ -306,8 +267,8 @@ static qr_status keep_routes(struct trace_v41 *t, const struct piece *p, int32_t
 {
     int64_t k = t->job.plan->layer[layer].n_active;
     int64_t at = ((int64_t)layer * p->input->count + p->position) * k;
-    TRY(words(t, ws->expert_idx, k, p->first_row, p->count, p->out->router_idx + at, err));
-    return words(t, ws->expert_weight, k, p->first_row, p->count, p->out->router_weight + at, err);
+    TRY(trace_words(&t->reader, ws->expert_idx, k, p->first_row, p->count, p->out->router_idx + at, err));
+    return trace_words(&t->reader, ws->expert_weight, k, p->first_row, p->count, p->out->router_weight + at, err);
 }
 
 static qr_status keep_streams(struct trace_v41 *t, const struct piece *p, int32_t layer, const struct workspace *ws,
@@ -315,8 +276,8 @@ static qr_status keep_streams(struct trace_v41 *t, const struct piece *p, int32_
 {
     int64_t streams = config(t)->hc_mult, width = streams * config(t)->hidden_size;
     int64_t at = (int64_t)layer * p->input->count + p->position;
-    TRY(halves(t, ws->streams.data, width, p->first_row, p->count, p->out->streams + at * width, err));
-    return words(t, ws->pre, streams, p->first_row, p->count, p->out->pre + at * streams, err);
+    TRY(trace_halves(&t->reader, ws->streams.data, width, p->first_row, p->count, p->out->streams + at * width, err));
+    return trace_words(&t->reader, ws->pre, streams, p->first_row, p->count, p->out->pre + at * streams, err);
 }
 
 static qr_status keep_output(struct trace_v41 *t, const struct piece *p, int32_t layer, const struct workspace *ws,
@@ -326,7 +287,9 @@ static qr_status keep_output(struct trace_v41 *t, const struct piece *p, int32_t
     float *gate = p->out->layer[layer].gate;
     if (wants(t, TRACE_STREAMS))
         TRY(keep_streams(t, p, layer, ws, err));
-    return gate ? words(t, ws->engram_gate, streams, p->first_row, p->count, gate + p->position * streams, err) : QR_OK;
+    return gate ? trace_words(&t->reader, ws->engram_gate, streams, p->first_row, p->count,
+                              gate + p->position * streams, err)
+                : QR_OK;
 }
 
 static qr_status keep_logits(struct trace_v41 *t, const struct piece *p, const struct workspace *ws, qr_error *err)
@@ -334,11 +297,12 @@ static qr_status keep_logits(struct trace_v41 *t, const struct piece *p, const s
     int64_t vocab = config(t)->vocab_size, hidden = config(t)->hidden_size, taps = ws->taps.cols;
     int64_t at = p->position + p->logits_from, count = p->count - p->logits_from;
     if (p->out->logits)
-        TRY(words(t, ws->logits, vocab, p->first_logit, count, p->out->logits + at * vocab, err));
+        TRY(trace_words(&t->reader, ws->logits, vocab, p->first_logit, count, p->out->logits + at * vocab, err));
     if (p->out->final)
-        TRY(halves(t, ws->final.codes, hidden, p->first_logit, count, p->out->final + at * hidden, err));
+        TRY(trace_halves(&t->reader, ws->final.codes, hidden, p->first_logit, count, p->out->final + at * hidden, err));
     if (p->out->taps)
-        TRY(halves(t, ws->taps.codes, taps, p->first_row, p->count, p->out->taps + p->position * taps, err));
+        TRY(trace_halves(&t->reader, ws->taps.codes, taps, p->first_row, p->count, p->out->taps + p->position * taps,
+                         err));
     return QR_OK;
 }
 
@@ -403,8 +367,9 @@ static void keep_engram_rows(struct trace_v41 *t, const struct batch *batch)
     }
 }
 
-qr_status trace_v41_step(struct trace_v41 *t, const struct batch *batch, const int32_t *sequence, qr_error *err)
+static qr_status step(void *self, const struct batch *batch, const int32_t *sequence, qr_error *err)
 {
+    struct trace_v41 *t = self;
     const struct model_observer observer = {.user = t, .at = at_point};
     t->batch = batch;
     t->sequence = sequence;
@@ -467,8 +432,10 @@ static qr_status add_planes(struct trace_v41 *t, const struct trace_sequence *s,
     return QR_OK;
 }
 
-qr_status trace_v41_finish(struct trace_v41 *t, const int32_t *const *blocks, qr_error *err)
+static qr_status finish(void *self, const int32_t *const *blocks, const int32_t *slots, qr_error *err)
 {
+    struct trace_v41 *t = self;
+    (void)slots;
     for (int32_t i = 0; i < t->job.input->count; i++) {
         const struct trace_sequence *s = &t->job.input->sequences[i];
         TRY(add_selections(t, s, &t->sequences[i], err));
@@ -477,3 +444,10 @@ qr_status trace_v41_finish(struct trace_v41 *t, const int32_t *const *blocks, qr
     }
     return QR_OK;
 }
+
+const struct trace_recorder trace_v41_recorder = {.groups = TRACE_LOGITS | TRACE_STREAMS | TRACE_SELECTION |
+                                                            TRACE_CACHES | TRACE_ROUTES | TRACE_ENGRAM,
+                                                  .open = open,
+                                                  .close = close,
+                                                  .step = step,
+                                                  .finish = finish};
