@@ -125,6 +125,10 @@ static qr_status scan_text(struct scan *s, const char *data, size_t size, const 
         status = yajl_complete_parse(s->yajl);
         offset = size;
     }
+    /* A string that begins behind the value and never ends is no token, so yajl waits for its rest: a quotation mark
+     * begins one where there is none and ends one where there is. */
+    if (status == yajl_status_ok)
+        status = yajl_parse(s->yajl, (const unsigned char *)"\"", 1);
     if (status == yajl_status_ok)
         return QR_OK;
     if (s->too_deep)

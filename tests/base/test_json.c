@@ -134,6 +134,9 @@ static void errors_name_the_byte(void **state)
     (void)state;
     refused("[1, 2, x]", 9, "byte 7");
     refused("{\"a\": 1} }", 10, "byte 9");
+    refused("{} \"a", 5, "trailing");
+    refused("1\"", 2, "trailing");
+    refused("\"a\"\"\\", 5, "byte 5");
     refused("[1, 2", 5, "byte 5");
 }
 
