@@ -358,7 +358,9 @@ static void scores_follow_their_mode(void **state)
                 sum += mode ? bf16_round(v) : v;
             }
             float want = mode ? bf16_round((float)sum) : (float)sum;
-            assert_true(s.scores[t] == want);
+            /* the oracle to the bit; another path within the rounding of its f32 sums, or one step of bf16 */
+            bool oracle = strcmp(s.o.b->name, "cpu-reference") == 0;
+            assert_true(fabsf(s.scores[t] - want) <= (oracle ? 0 : mode ? fabsf(want) / 128 : 1e-5f));
             negative += want < 0;
         }
         assert_true(negative > 0);

@@ -6,6 +6,7 @@
 #include "number/bf16.h"
 #include "number/int8.h"
 #include "number/quantize.h"
+#include "ops/cpu/reference/reference.h"
 
 /* The (row, choice) pairs of a call are sorted by expert and taken PRODUCT_ROWS at a time, so that an expert's weight is
  * decoded once for all of its rows in the batch. A pair's result depends on the pair alone. */
@@ -160,11 +161,15 @@ qr_status fast_expert(struct backend *b, const struct op_expert *op, qr_error *e
     struct fast *f = fast_of(b);
     struct expert_job job = {.f = f, .op = op, .choices = op->idx ? op->active : 1};
     const int64_t total = (int64_t)op->rows.count * job.choices;
+    qr_status st = expert_check(op, err);
+    if (st != QR_OK || total == 0)
+        return st;
     job.hidden = op->x.cols;
-    job.inner = op->w1[0]->spec.n;
+    const int32_t visited = op->idx ? op->idx[row_at(&op->rows, 0) * op->active] : 0;
+    job.inner = op->w1[visited]->spec.n;
     if (total > f->max_pairs || job.hidden > f->max_k || job.inner > f->max_inner)
         return qr_fail(err, QR_BAD_ARGUMENT, "expert %s: %lld pairs of %d x %d, reserved for %lld of %d x %d",
-                       op->w1[0]->spec.name, (long long)total, job.hidden, job.inner, (long long)f->max_pairs, f->max_k,
+                       op->w1[visited]->spec.name, (long long)total, job.hidden, job.inner, (long long)f->max_pairs, f->max_k,
                        f->max_inner);
     if (op->idx)
         sort_pairs(f, op, job.choices);

@@ -6,6 +6,8 @@
 #include "number/bf16.h"
 #include "number/e8m0.h"
 #include "ops/cpu/reference/best.h"
+#include "ops/cpu/reference/container.h"
+#include "ops/cpu/reference/reference.h"
 
 /* A work item is one row: it walks its visible rows (or its candidate blocks) once and keeps the best in a bounded heap,
  * so that no plane of scores exists. */
@@ -18,8 +20,7 @@ struct index_job {
 struct index_item {
     const struct op_index_select *op;
     const struct cpu_kernels *kernels;
-    int32_t row, visible;
-    const int32_t *blocks;      /* the request's block table */
+    int32_t row, request, visible;
     const float *weights;       /* [heads] */
     float *query;               /* [heads][dim] decoded; unused in INT8 */
     const int8_t *codes;        /* INT8 query */
@@ -32,43 +33,44 @@ int64_t index_scratch_floats(int32_t heads, int32_t dim, int32_t topk, int32_t t
     return (int64_t)(heads + 1) * dim + 2 * ((int64_t)topk + topk_blocks) + 64;
 }
 
-/* The key of compressed row j as f32 (the row's codes in INT8); returns its scale (1 where it is in the values). */
-static float load_key(const struct index_item *it, int32_t j, const int8_t **codes)
+/* The stored key as f32 (its codes in INT8); returns its scale (1 where it is in the values). */
+static float load_key(const struct index_item *it, const struct row_address *at, const int8_t **codes)
 {
-    const struct row_plane *plane = &it->op->plane;
-    const int32_t block = it->blocks[j / plane->rows_per_block], row = j % plane->rows_per_block, n = it->op->dim;
-    const uint8_t *values = plane->values + plane_value_offset(plane, block, row);
-    const uint8_t *scales = plane->scales ? plane->scales + plane_scale_offset(plane, block, row) : NULL;
+    const int32_t n = it->op->dim;
     float scale = 1;
-    switch (plane->format) {
+    switch (it->op->plane.format) {
     case ROW_INDEX_FP4:
-        it->kernels->decode_fp4(values, it->key, n);
+        it->kernels->decode_fp4(at->values, it->key, n);
         for (int32_t b = 0; b < n; b += 32)
-            it->kernels->scale(it->key + b, e8m0_decode(scales[b / 32]), 32);
+            it->kernels->scale(it->key + b, e8m0_decode(at->scales[b / 32]), 32);
         return 1;
     case ROW_INDEX_FP8:
-        memcpy(&scale, scales, sizeof scale);
-        it->kernels->decode_fp8(values, it->key, n);
+        memcpy(&scale, at->scales, sizeof scale);
+        it->kernels->decode_fp8(at->values, it->key, n);
         it->kernels->scale(it->key, scale, n);
         return 1;
     case ROW_INDEX_INT8:
-        memcpy(&scale, scales, sizeof scale);
-        *codes = (const int8_t *)values;
+        memcpy(&scale, at->scales, sizeof scale);
+        *codes = (const int8_t *)at->values;
         return scale;
     default:
-        it->kernels->decode_bf16((const uint16_t *)(const void *)values, it->key, n);
+        it->kernels->decode_bf16((const uint16_t *)(const void *)at->values, it->key, n);
         return 1;
     }
 }
 
-/* Score of compressed row j (v41-model.md 6.2; v4-model.md 5.6 and 7.4): heads in ascending order. */
+/* Score of compressed row j (v41-model.md 6.2; v4-model.md 5.6 and 7.4): heads in ascending order; -inf where the row's
+ * block is unmapped. */
 static float score_row(const struct index_item *it, int32_t j)
 {
     const struct op_index_select *op = it->op;
     const int32_t n = op->dim;
     const int8_t *codes = NULL;
-    const float key_scale = load_key(it, j, &codes);
+    struct row_address at;
     float sum = 0;
+    if (!plane_find(&op->plane, op->step, it->request, j, &at))
+        return -INFINITY;
+    const float key_scale = load_key(it, &at, &codes);
     for (int32_t h = 0; h < op->heads; h++) {
         if (op->mode == SCORE_INT8) {
             const float dot = (float)it->kernels->dot_i8(it->codes + (int64_t)h * n, codes, n);
@@ -84,13 +86,15 @@ static float score_row(const struct index_item *it, int32_t j)
     return op->mode == SCORE_BF16 ? bf16_round(sum) : sum * key_scale;
 }
 
-/* Every visible row is kept: no score is formed. */
+/* Every visible row that is mapped is kept: no score is formed. */
 static void keep_all(const struct index_item *it)
 {
-    int32_t *out = it->op->selected + (int64_t)it->row * it->op->topk;
+    int32_t *out = it->op->selected + (int64_t)it->row * it->op->topk, n = 0;
+    struct row_address at;
     for (int32_t j = 0; j < it->visible; j++)
-        out[j] = j;
-    it->op->selected_count[it->row] = it->visible;
+        if (plane_find(&it->op->plane, it->op->step, it->request, j, &at))
+            out[n++] = j;
+    it->op->selected_count[it->row] = n;
 }
 
 /* Scores rows [from, to), offers them to `best`, and returns the largest of them. */
@@ -121,12 +125,10 @@ static void select_row(void *user, int64_t item, int thread)
     const struct op_index_select *op = job->op;
     struct fast *f = job->f;
     const int32_t row = op->rows.index ? op->rows.index[item] : (int32_t)item;
-    const int32_t b = op->step->batch_id[row];
     float *scratch = f->thread_scratch + thread * f->thread_floats;
     struct index_item it = {
-        .op = op, .kernels = f->kernels, .row = row,
+        .op = op, .kernels = f->kernels, .row = row, .request = op->step->batch_id[row],
         .visible = plan_visible(op->ratio, op->step->positions[row]),
-        .blocks = op->step->block_table + (int64_t)b * op->step->block_stride,
         .weights = op->weights + (int64_t)row * op->heads,
         .query = scratch, .key = scratch + (int64_t)op->heads * op->dim,
     };
@@ -146,6 +148,8 @@ static void select_row(void *user, int64_t item, int thread)
         f->kernels->decode_bf16((const uint16_t *)op->query.codes + (int64_t)row * op->heads * op->dim, it.query,
                                 op->heads * op->dim);
     }
+    for (int32_t j = 0; op->scores && op->use_candidates && j < it.visible; j++)
+        op->scores[row * op->score_stride + j] = -INFINITY; /* outside the pool */
     if (op->use_candidates) {
         const int32_t *kept = op->candidates + (int64_t)row * op->topk_blocks;
         for (int32_t i = 0; i < op->candidate_count[row]; i++) {
@@ -172,7 +176,10 @@ qr_status fast_index_select(struct backend *b, const struct op_index_select *op,
 {
     struct fast *f = fast_of(b);
     if (op->query.format == ACT_F32)
-        return qr_fail(err, QR_BAD_ARGUMENT, "index_select: f32 queries, wanted bf16 or int8");
+        return reference_index_select(b, op, err);
+    qr_status st = index_select_check(op, err);
+    if (st != QR_OK)
+        return st;
     struct index_job job = {.f = f, .op = op};
     pool_run(f->pool, op->rows.count, select_row, &job);
     return QR_OK;

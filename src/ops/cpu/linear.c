@@ -67,7 +67,7 @@ qr_status fast_linear(struct backend *b, const struct op_linear *op, qr_error *e
         return qr_fail(err, QR_BAD_ARGUMENT, "linear %s: input has %d columns, wanted %d", op->weight->spec.name,
                        op->in.cols, op->weight->spec.k * blocks);
     if (op->in.cols > f->max_k)
-        return qr_fail(err, QR_BAD_ARGUMENT, "linear %s: %d input columns, at most %d were reserved",
+        return qr_fail(err, QR_BAD_ARGUMENT, "linear %s: %d input columns, scratch was reserved for %d",
                        op->weight->spec.name, op->in.cols, f->max_k);
     job.tiles_per_group = (per_group + PRODUCT_TILE - 1) / PRODUCT_TILE;
     job.d->k = op->in.cols;

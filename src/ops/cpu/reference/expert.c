@@ -139,10 +139,10 @@ static qr_status check_expert(const struct op_expert *op, int32_t e, qr_error *e
     return st == QR_OK ? product_check("expert", &h, w2, err) : st;
 }
 
-qr_status reference_expert(struct backend *b, const struct op_expert *op, qr_error *err)
+qr_status expert_check(const struct op_expert *op, qr_error *err)
 {
     bool format = op->w8a8 ? op->x.format == ACT_I8 : op->x.format == ACT_Q8;
-    int64_t routes = op->idx ? op->active : 1, inner = 0;
+    int64_t routes = op->idx ? op->active : 1;
     if (!format || (op->w8a8 && op->x.block != op->x.cols))
         return qr_fail(err, QR_BAD_ARGUMENT, "expert: input format %d in blocks of %d", op->x.format, op->x.block);
 
@@ -153,9 +153,26 @@ qr_status reference_expert(struct backend *b, const struct op_expert *op, qr_err
         qr_status st = check_expert(op, e, err);
         if (st != QR_OK)
             return st;
+    }
+    return QR_OK;
+}
+
+/* The widest expert that the call visits. */
+static int64_t widest(const struct op_expert *op)
+{
+    int64_t routes = op->idx ? op->active : 1, inner = 0;
+    for (int64_t i = 0; i < op->rows.count * routes; i++) {
+        int32_t e = op->idx ? op->idx[row_at(&op->rows, i / routes) * routes + i % routes] : 0;
         inner = op->w1[e]->spec.n > inner ? op->w1[e]->spec.n : inner;
     }
-    qr_status st = cpu_need((struct cpu_backend *)b, "expert", middle_bytes(op->x.cols, inner), err);
+    return inner;
+}
+
+qr_status reference_expert(struct backend *b, const struct op_expert *op, qr_error *err)
+{
+    qr_status st = expert_check(op, err);
+    if (st == QR_OK)
+        st = cpu_need((struct cpu_backend *)b, "expert", middle_bytes(op->x.cols, widest(op)), err);
     if (st != QR_OK)
         return st;
     if (op->idx)

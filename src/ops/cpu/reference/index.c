@@ -206,7 +206,7 @@ static void index_select_row(void *user, int64_t i, int thread)
     select_scored(&s);
 }
 
-qr_status reference_index_select(struct backend *b, const struct op_index_select *op, qr_error *err)
+qr_status index_select_check(const struct op_index_select *op, qr_error *err)
 {
     bool int8 = op->mode == SCORE_INT8;
     if (int8 != (op->plane.format == ROW_INDEX_INT8) || int8 != (op->query.format == ACT_I8) ||
@@ -218,6 +218,13 @@ qr_status reference_index_select(struct backend *b, const struct op_index_select
                        op->block_size);
     if (op->topk < 1 || op->ratio < 1)
         return qr_fail(err, QR_BAD_ARGUMENT, "index_select: top %d of rows of ratio %d", op->topk, op->ratio);
-    qr_status st = cpu_need((struct cpu_backend *)b, "index_select", select_bytes(op), err);
+    return QR_OK;
+}
+
+qr_status reference_index_select(struct backend *b, const struct op_index_select *op, qr_error *err)
+{
+    qr_status st = index_select_check(op, err);
+    if (st == QR_OK)
+        st = cpu_need((struct cpu_backend *)b, "index_select", select_bytes(op), err);
     return st != QR_OK ? st : cpu_run(b, op, op->rows.count, index_select_row);
 }

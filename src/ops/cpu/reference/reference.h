@@ -14,6 +14,10 @@ void reference_install(struct backend *b);
 /* Scratch a thread of the largest operator needs. */
 int64_t reference_scratch_bytes(const struct op_limits *limits);
 
+/* Whether a call's arguments fit together and every expert it visits is prepared; what a faster form asks too. */
+qr_status expert_check(const struct op_expert *op, qr_error *err);
+qr_status index_select_check(const struct op_index_select *op, qr_error *err);
+
 #define REFERENCE_OPERATOR(NAME) \
     qr_status reference_##NAME(struct backend *b, const struct op_##NAME *op, qr_error *err);
 QR_OPERATORS(REFERENCE_OPERATOR)
