@@ -68,8 +68,9 @@ typedef struct qr_tokens {
 QR_API void qr_tokens_free(qr_tokens *tokens);
 
 /* ---- options ----
- * Every options struct starts with its size: set it with the QR_..._OPTIONS initialiser. Fields are only ever added at
- * the end, and zero means the default. Strings are the caller's and are read during the call only. */
+ * Every struct that is handed in starts with its size: set it with its initialiser (QR_..._OPTIONS, QR_REQUEST,
+ * QR_SAMPLING). Fields are only ever added at the end, and zero means the default unless the initialiser says otherwise. A
+ * size that this library does not know is QR_BAD_ARGUMENT. Strings are the caller's and are read during the call only. */
 
 typedef enum qr_log_severity { QR_SEVERITY_ERROR, QR_SEVERITY_WARN, QR_SEVERITY_INFO, QR_SEVERITY_DEBUG } qr_log_severity;
 
@@ -126,7 +127,8 @@ typedef struct qr_plan_bytes {
     uint64_t state_bytes, slots;
     int32_t max_model_len;
 } qr_plan_bytes;
-/* Sizes everything before anything is mapped or reserved. QR_REFUSED (E31) when it does not fit, naming what would. */
+/* Sizes everything before anything is reserved. QR_REFUSED when it does not fit (E31, naming what would) or other rules
+ * are violated (all of them are listed): decided by config.json, before a shard is opened. */
 QR_API qr_status qr_plan(const char *dir, const qr_model_options *model, const qr_engine_options *engine,
                          qr_plan_bytes *out, qr_error *err);
 
@@ -167,7 +169,7 @@ typedef uint64_t qr_handle;
 
 /* Reserves every byte of the plan and starts the engine's threads. `options` may be NULL. */
 QR_API qr_status qr_engine_create(qr_model *model, const qr_engine_options *options, qr_engine **out, qr_error *err);
-/* Cancels what runs, waits for the threads, frees. NULL is fine. */
+/* Cancels what runs and what waits (callbacks get their last events), waits for the threads, frees. NULL is fine. */
 QR_API void qr_engine_destroy(qr_engine *engine);
 QR_API void qr_engine_get_plan(const qr_engine *engine, qr_plan_bytes *out);
 
@@ -251,21 +253,25 @@ typedef struct qr_event {
     size_t prompt_top_count;
 } qr_event;
 
-/* Queues a request. With `callback`, events are delivered on a thread of the engine, which must not block or call back
- * into the engine except qr_cancel; without, fetch them with qr_poll. QR_BAD_REQUEST names the field. QR_BUSY: the queue
+/* Queues a request. With `callback`, events are delivered on a thread of the engine: it must not block nor call the engine
+ * but for qr_cancel and qr_release; without, fetch them with qr_poll. QR_BAD_REQUEST names the field. QR_BUSY: the queue
  * is full. */
 QR_API qr_status qr_submit(qr_engine *engine, const qr_request *request, void (*callback)(void *user, const qr_event *event),
                            void *user, qr_handle *out, qr_error *err);
-/* The next event of a request, waiting at most timeout_ms (negative: for ever). QR_BUSY: none came in time. After the last
- * event the handle is gone: QR_BAD_ARGUMENT. One thread per handle. */
+/* The next event of a request, waiting at most timeout_ms (negative: for ever). QR_BUSY: none came in time. QR_BAD_ARGUMENT:
+ * the last event has been handed out, the request was released or has a callback. One thread per handle. */
 QR_API qr_status qr_poll(qr_engine *engine, qr_handle handle, int timeout_ms, qr_event *out, qr_error *err);
-/* Asks a request to stop; its last event comes as usual. No token follows. Unknown handles are ignored. */
+/* Asks a request to stop. No token follows: those not handed out yet are dropped, and the last event, QR_FINISH_CANCELLED,
+ * comes within a step, also while the request waits for its turn. (A callback that is running at this moment goes on.)
+ * Unknown handles are ignored. */
 QR_API void qr_cancel(qr_engine *engine, qr_handle handle);
-/* Cancels if need be and forgets a request whose remaining events nobody wants. */
+/* Cancels if need be and forgets a request whose remaining events nobody wants. Its callback is not called any more, and
+ * has returned when qr_release does (unless it is the caller). */
 QR_API void qr_release(qr_engine *engine, qr_handle handle);
 
 typedef struct qr_usage {
-    int32_t prompt_tokens, cached_tokens, output_tokens;
+    int32_t prompt_tokens, cached_tokens;
+    int32_t output_tokens;                  /* drawn, those that a cancel dropped included */
     double seconds_to_first_token, seconds; /* from submit */
     double seconds_prefill, seconds_decode; /* spent in steps */
     int32_t draft_steps, draft_proposed, draft_accepted;
@@ -281,7 +287,7 @@ QR_API qr_status qr_score(qr_engine *engine, const int32_t *tokens, size_t count
 /* ---- metrics ---- */
 
 typedef struct qr_metrics {
-    size_t size;
+    size_t size;                 /* sizeof(qr_metrics), set by the caller; how much was filled in */
     uint64_t requests_submitted, requests_finished, requests_cancelled, requests_failed;
     uint64_t requests_running, requests_waiting;
     uint64_t steps, prefill_rows, decode_rows;

@@ -1,86 +1,20 @@
 #define _GNU_SOURCE
 #include "engine/engine.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/alloc.h"
-#include "base/clock.h"
-
-const char *qr_finish_name(qr_finish finish)
-{
-    static const char *const names[] = {"running", "stop", "length", "cancelled", "error"};
-    return (unsigned)finish < sizeof names / sizeof *names ? names[finish] : "unknown";
-}
 
 /* ---- the engine's thread ---- */
 
-/* Takes a request out of the list; the lock is held. */
-static void unlink_request(struct qr_engine *engine, const struct request *r)
-{
-    for (struct request **at = &engine->requests; *at; at = &(*at)->next)
-        if (*at == r) {
-            *at = r->next;
-            return;
-        }
-}
-
-static struct request *find(const struct qr_engine *engine, qr_handle handle)
-{
-    for (struct request *r = engine->requests; r; r = r->next)
-        if (r->handle == handle)
-            return r->released ? NULL : r;
-    return NULL;
-}
-
-void engine_deliver(struct qr_engine *engine, struct request *r, struct event *e)
-{
-    const bool last = e->event.finish != QR_FINISH_NONE;
-    e->event.handle = r->handle;
-    if (r->callback)
-        r->callback(r->user, &e->event);
-    pthread_mutex_lock(&engine->lock);
-    if (e->event.token >= 0) {
-        engine->metrics.output_tokens++;
-        r->usage.output_tokens++;
-    }
-    if (r->callback || r->released) {
-        event_free(e);
-    } else {
-        *(r->last ? &r->last->next : &r->first) = e;
-        r->last = e;
-    }
-    if (last) {
-        r->finished = true;
-        r->running = false;
-        r->ended = clock_seconds();
-        if (r->callback || r->released) {
-            unlink_request(engine, r);
-            request_free(r);
-        }
-    }
-    pthread_cond_broadcast(&engine->event);
-    pthread_mutex_unlock(&engine->lock);
-}
-
-static struct request *next_request(const struct qr_engine *engine)
-{
-    for (struct request *r = engine->requests; r; r = r->next)
-        if (!r->running && !r->finished)
-            return r;
-    return NULL;
-}
-
-/* Everything still waiting ends as cancelled. The lock is not held. */
+/* Scores and requests in the order they came, one at a time; a score goes before the requests that wait. */
 static void *engine_main(void *argument)
 {
     struct qr_engine *engine = argument;
     pthread_mutex_lock(&engine->lock);
     for (;;) {
         struct score_job *job = engine->scores;
-        struct request *r = next_request(engine);
         if (job) {
             engine->scores = job->next;
             pthread_mutex_unlock(&engine->lock);
@@ -88,11 +22,10 @@ static void *engine_main(void *argument)
             pthread_mutex_lock(&engine->lock);
             job->done = true;
             pthread_cond_broadcast(&engine->event);
-        } else if (r) {
-            r->running = true;
-            engine->waiting--;
-            if (engine->stopping)
-                atomic_store(&r->cancelled, true);
+            continue;
+        }
+        struct request *r = engine_take_waiting(engine);
+        if (r) {
             pthread_mutex_unlock(&engine->lock);
             generate(engine, r);
             pthread_mutex_lock(&engine->lock);
@@ -106,17 +39,12 @@ static void *engine_main(void *argument)
     return NULL;
 }
 
-/* ---- create and destroy ---- */
+/* ---- create ---- */
 
 static qr_status open_backend(struct qr_engine *engine, qr_error *err)
 {
     const qr_model *model = engine->model;
-    const char *device = model->device;
-    if (strcmp(device, "cpu") == 0)
-        return backend_cpu_open(NULL, model->threads, &model->log, &engine->backend, err);
-    if (strncmp(device, "cpu-", 4) == 0)
-        return backend_cpu_open(device + 4, model->threads, &model->log, &engine->backend, err);
-    return qr_fail(err, QR_UNSUPPORTED, "device \"%s\": this build has cpu and cpu-reference", device);
+    return backend_cpu_open(model_cpu_path(model->device), model->threads, &model->log, &engine->backend, err);
 }
 
 static qr_status open_parts(struct qr_engine *engine, const struct engine_size *size, qr_error *err)
@@ -149,7 +77,7 @@ static qr_status open_parts(struct qr_engine *engine, const struct engine_size *
 
 static void engine_free(struct qr_engine *engine)
 {
-    for (struct request *r = engine->requests, *next; r; r = next) {
+    for (struct request *r = engine->oldest, *next; r; r = next) {
         next = r->next;
         request_free(r);
     }
@@ -166,16 +94,9 @@ static void engine_free(struct qr_engine *engine)
     qr_free(engine);
 }
 
-qr_status qr_engine_create(qr_model *model, const qr_engine_options *options, qr_engine **out, qr_error *err)
+/* Without memory allocations of its own: nothing here fails. */
+static void make_locks(struct qr_engine *engine)
 {
-    struct engine_size size;
-    *out = NULL;
-    qr_status st = engine_size(model, options, &size, err);
-    if (st != QR_OK)
-        return st;
-    struct qr_engine *engine = qr_calloc(1, sizeof *engine);
-    if (!engine)
-        return qr_fail(err, QR_NO_MEMORY, "no memory for the engine");
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -183,7 +104,19 @@ qr_status qr_engine_create(qr_model *model, const qr_engine_options *options, qr
     pthread_cond_init(&engine->work, NULL);
     pthread_cond_init(&engine->event, &monotonic);
     pthread_condattr_destroy(&monotonic);
+}
 
+qr_status qr_engine_create(qr_model *model, const qr_engine_options *options, qr_engine **out, qr_error *err)
+{
+    struct engine_size size;
+    *out = NULL;
+    qr_status st = engine_size(&model->plan, (int64_t)checkpoint_bytes(model->checkpoint), options, &size, err);
+    if (st != QR_OK)
+        return st;
+    struct qr_engine *engine = qr_calloc(1, sizeof *engine);
+    if (!engine)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for the engine");
+    make_locks(engine);
     engine->model = model;
     engine->geometry = size.geometry;
     engine->plan = size.bytes;
@@ -191,8 +124,8 @@ qr_status qr_engine_create(qr_model *model, const qr_engine_options *options, qr
     engine->max_rows = size.limits.max_rows;
     engine->max_logits = size.limits.max_logits;
     engine->next_handle = 1;
-    engine->metrics.blocks_total = (uint64_t)size.blocks - 1;
-    engine->metrics.slots_total = (uint64_t)size.slots;
+    engine->metrics.blocks_total = engine->metrics.blocks_free = (uint64_t)size.blocks - 1;
+    engine->metrics.slots_total = engine->metrics.slots_free = (uint64_t)size.slots;
     st = open_parts(engine, &size, err);
     if (st == QR_OK && pthread_create(&engine->thread, NULL, engine_main, engine))
         st = qr_fail(err, QR_NO_MEMORY, "the engine's thread cannot be started");
@@ -200,10 +133,11 @@ qr_status qr_engine_create(qr_model *model, const qr_engine_options *options, qr
         engine_free(engine);
         return st;
     }
-    engine->thread_started = true;
     *out = engine;
     return QR_OK;
 }
+
+/* ---- destroy ---- */
 
 void qr_engine_destroy(qr_engine *engine)
 {
@@ -211,8 +145,8 @@ void qr_engine_destroy(qr_engine *engine)
         return;
     pthread_mutex_lock(&engine->lock);
     engine->stopping = true;
-    for (struct request *r = engine->requests; r; r = r->next)
-        atomic_store(&r->cancelled, true);
+    for (struct request *r = engine->oldest; r; r = r->next)
+        engine_cancel(engine, r);
     pthread_cond_signal(&engine->work);
     pthread_mutex_unlock(&engine->lock);
     pthread_join(engine->thread, NULL);
@@ -220,137 +154,3 @@ void qr_engine_destroy(qr_engine *engine)
 }
 
 void qr_engine_get_plan(const qr_engine *engine, qr_plan_bytes *out) { *out = engine->plan; }
-
-/* ---- requests ---- */
-
-qr_status qr_submit(qr_engine *engine, const qr_request *request, void (*callback)(void *user, const qr_event *event),
-                    void *user, qr_handle *out, qr_error *err)
-{
-    struct request *r;
-    qr_status st = request_make(engine->model, request, engine->max_model_len, &r, err);
-    if (st != QR_OK)
-        return st;
-    r->callback = callback;
-    r->user = user;
-    pthread_mutex_lock(&engine->lock);
-    if (engine->waiting >= ENGINE_QUEUE || engine->stopping) {
-        st = qr_fail(err, QR_BUSY, "%d requests are waiting, the queue holds %d", engine->waiting, ENGINE_QUEUE);
-    } else {
-        struct request **end = &engine->requests;
-        while (*end)
-            end = &(*end)->next;
-        *end = r;
-        r->handle = *out = engine->next_handle++;
-        engine->waiting++;
-        engine->metrics.requests_submitted++;
-        pthread_cond_signal(&engine->work);
-    }
-    pthread_mutex_unlock(&engine->lock);
-    if (st != QR_OK)
-        request_free(r);
-    return st;
-}
-
-static bool wait_event(struct qr_engine *engine, const struct timespec *until)
-{
-    if (!until)
-        return pthread_cond_wait(&engine->event, &engine->lock) == 0;
-    return pthread_cond_timedwait(&engine->event, &engine->lock, until) != ETIMEDOUT;
-}
-
-qr_status qr_poll(qr_engine *engine, qr_handle handle, int timeout_ms, qr_event *out, qr_error *err)
-{
-    struct timespec until = {0};
-    qr_status st = QR_OK;
-    if (timeout_ms >= 0) {
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += timeout_ms / 1000;
-        until.tv_nsec += timeout_ms % 1000 * 1000000L;
-        until.tv_sec += until.tv_nsec / 1000000000L;
-        until.tv_nsec %= 1000000000L;
-    }
-    pthread_mutex_lock(&engine->lock);
-    struct request *r = find(engine, handle);
-    if (r && r->handed) {
-        const bool was_last = r->handed->event.finish != QR_FINISH_NONE;
-        event_free(r->handed);
-        r->handed = NULL;
-        if (was_last) {
-            unlink_request(engine, r);
-            request_free(r);
-            r = NULL;
-        }
-    }
-    bool waiting = true;
-    while (r && !r->first && waiting)
-        waiting = wait_event(engine, timeout_ms < 0 ? NULL : &until);
-    if (!r) {
-        st = qr_fail(err, QR_BAD_ARGUMENT, "handle %llu is not one of a request with events left",
-                     (unsigned long long)handle);
-    } else if (!r->first) {
-        st = qr_fail(err, QR_BUSY, "request %llu: no event within %d ms", (unsigned long long)handle, timeout_ms);
-    } else {
-        r->handed = r->first;
-        r->first = r->first->next;
-        r->handed->next = NULL;
-        if (!r->first)
-            r->last = NULL;
-        *out = r->handed->event;
-    }
-    pthread_mutex_unlock(&engine->lock);
-    return st;
-}
-
-void qr_cancel(qr_engine *engine, qr_handle handle)
-{
-    pthread_mutex_lock(&engine->lock);
-    struct request *r = find(engine, handle);
-    if (r)
-        atomic_store(&r->cancelled, true);
-    pthread_mutex_unlock(&engine->lock);
-}
-
-void qr_release(qr_engine *engine, qr_handle handle)
-{
-    pthread_mutex_lock(&engine->lock);
-    struct request *r = find(engine, handle);
-    if (r && r->finished) {
-        unlink_request(engine, r);
-        request_free(r);
-    } else if (r) {
-        atomic_store(&r->cancelled, true);
-        r->released = true; /* the engine's thread frees it with its last event */
-    }
-    pthread_mutex_unlock(&engine->lock);
-}
-
-qr_status qr_get_usage(qr_engine *engine, qr_handle handle, qr_usage *out, qr_error *err)
-{
-    qr_status st = QR_OK;
-    pthread_mutex_lock(&engine->lock);
-    const struct request *r = find(engine, handle);
-    if (r) {
-        *out = r->usage;
-        out->seconds = (r->finished ? r->ended : clock_seconds()) - r->submitted;
-        out->seconds_to_first_token = r->first_token > 0 ? r->first_token - r->submitted : 0;
-    } else {
-        st = qr_fail(err, QR_BAD_ARGUMENT, "handle %llu is not one of a live request", (unsigned long long)handle);
-    }
-    pthread_mutex_unlock(&engine->lock);
-    return st;
-}
-
-void qr_get_metrics(const qr_engine *given, qr_metrics *out)
-{
-    struct qr_engine *engine = (struct qr_engine *)given; /* the lock is not part of what the caller sees as const */
-    const size_t size = out->size && out->size < sizeof *out ? out->size : sizeof *out;
-    pthread_mutex_lock(&engine->lock);
-    qr_metrics m = engine->metrics;
-    m.requests_waiting = (uint64_t)engine->waiting;
-    m.requests_running = 0;
-    for (const struct request *r = engine->requests; r; r = r->next)
-        m.requests_running += r->running;
-    pthread_mutex_unlock(&engine->lock);
-    m.size = size;
-    memcpy(out, &m, size);
-}

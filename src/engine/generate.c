@@ -18,9 +18,17 @@ struct generation {
     struct buffer text, shown;      /* text of the token, and what of it may be shown */
     struct event *pending;          /* prompt logprobs wait here for the first token */
     int32_t made;                   /* tokens of the answer */
+    qr_usage usage;
 };
 
 /* ---- log probabilities ---- */
+
+/* How many best tokens a row can have of the number that was asked for. */
+static int32_t top_count(const struct generation *g, int32_t wanted)
+{
+    const int32_t vocab = g->engine->model->config.vocab_size;
+    return wanted < vocab ? wanted : vocab;
+}
 
 static qr_status top_of_row(const float *logits, int32_t vocab, int32_t token, int32_t count, qr_token_logprob *chosen,
                             qr_token_logprob *top, qr_error *err)
@@ -38,7 +46,7 @@ static qr_status top_of_row(const float *logits, int32_t vocab, int32_t token, i
 /* The rows [first, end) of the last forward predict prompt tokens first + 1 .. end. */
 static qr_status note_prompt(struct generation *g, int32_t first, int32_t end, qr_error *err)
 {
-    const int32_t n = g->r->prompt_logprobs, vocab = g->engine->model->config.vocab_size;
+    const int32_t n = top_count(g, g->r->prompt_logprobs), vocab = g->engine->model->config.vocab_size;
     qr_status st = QR_OK;
     for (int32_t i = first; st == QR_OK && i < end && i + 1 < g->r->prompt_count; i++) {
         const float *logits;
@@ -53,7 +61,7 @@ static qr_status note_prompt(struct generation *g, int32_t first, int32_t end, q
 static qr_status prepare_prompt_event(struct generation *g, qr_error *err)
 {
     struct request *r = g->r;
-    const size_t n = (size_t)r->prompt_logprobs, count = (size_t)r->prompt_count;
+    const size_t n = (size_t)top_count(g, r->prompt_logprobs), count = (size_t)r->prompt_count;
     if (r->prompt_logprobs < 0)
         return QR_OK;
     g->pending = event_make();
@@ -81,6 +89,7 @@ static qr_status prefill(struct generation *g, qr_error *err)
     const bool every_row = r->prompt_logprobs >= 0;
     const int32_t room = every_row ? engine->max_logits : engine->max_rows;
     qr_status st = prepare_prompt_event(g, err);
+    sequence_plan(&g->sequence, r->prompt_count, every_row ? 0 : r->prompt_count - 1);
     while (st == QR_OK && g->sequence.position < r->prompt_count && !cancelled(g)) {
         const int32_t first = g->sequence.position, left = r->prompt_count - first;
         const int32_t end = first + (left < room ? left : room);
@@ -88,8 +97,9 @@ static qr_status prefill(struct generation *g, qr_error *err)
         st = sequence_forward(&g->sequence, end, wanted, err);
         if (st == QR_OK && every_row)
             st = note_prompt(g, first, end, err);
+        engine_sweep(engine);
     }
-    r->usage.seconds_prefill = g->sequence.seconds;
+    g->usage.seconds_prefill = g->sequence.seconds;
     return st;
 }
 
@@ -120,12 +130,13 @@ static qr_status draw(struct generation *g, int32_t *token, struct event *e, qr_
     st = sampling_draw(&r->sampling, &row, r->count, engine->sampler, token, err);
     if (st != QR_OK || r->logprobs < 0)
         return st;
-    e->top = qr_calloc((size_t)r->logprobs + 1, sizeof *e->top);
+    const int32_t best = top_count(g, r->logprobs);
+    e->top = qr_calloc((size_t)best + 1, sizeof *e->top);
     if (!e->top)
-        return qr_fail(err, QR_NO_MEMORY, "no memory for %d log probabilities", r->logprobs);
+        return qr_fail(err, QR_NO_MEMORY, "no memory for %d log probabilities", best);
     e->event.top = e->top;
-    e->event.top_count = (size_t)r->logprobs;
-    return top_of_row(logits, model->config.vocab_size, *token, r->logprobs, &e->event.logprob, e->top, err);
+    e->event.top_count = (size_t)best;
+    return top_of_row(logits, model->config.vocab_size, *token, best, &e->event.logprob, e->top, err);
 }
 
 /* Moves what may be shown into the event. */
@@ -168,9 +179,9 @@ static qr_status advance(struct generation *g, struct event *e, qr_finish *finis
     if (sampling_wants_counts(&r->sampling))
         token_counts_push(g->engine->counts, token);
     r->tokens[r->count++] = token;
-    g->made++;
+    g->usage.output_tokens = ++g->made;
     if (g->made == 1)
-        r->first_token = clock_seconds();
+        g->usage.seconds_to_first_token = clock_seconds() - r->submitted;
     e->event.token = token;
 
     const enum ended ended = ending_after(&r->ending, token, g->made);
@@ -186,77 +197,108 @@ static qr_status advance(struct generation *g, struct event *e, qr_finish *finis
     return st;
 }
 
+/* One event a token; the last one waits in `pending`, for its end to be written. */
 static qr_status answer(struct generation *g, qr_finish *finish, qr_error *err)
 {
-    qr_status st = QR_OK;
-    while (st == QR_OK && *finish == QR_FINISH_NONE) {
-        if (cancelled(g)) {
-            *finish = QR_FINISH_CANCELLED;
-            break;
+    struct request *r = g->r;
+    while (!cancelled(g)) {
+        if (g->sequence.position < r->count) {
+            qr_status st = sequence_forward(&g->sequence, r->count, r->count - 1, err);
+            if (st != QR_OK)
+                return st;
+            g->usage.seconds_decode = g->sequence.seconds - g->usage.seconds_prefill;
         }
-        if (g->sequence.position < g->r->count)
-            st = sequence_forward(&g->sequence, g->r->count, g->r->count - 1, err);
-        if (st != QR_OK)
-            break;
-        struct event *e = g->pending ? g->pending : event_make();
-        g->pending = NULL;
-        if (!e)
+        if (!g->pending)
+            g->pending = event_make();
+        if (!g->pending)
             return qr_fail(err, QR_NO_MEMORY, "no memory for an event");
-        st = advance(g, e, finish, err);
-        if (st != QR_OK || *finish != QR_FINISH_NONE) { /* the last event carries the end: the caller finishes it */
-            g->pending = e;
-            break;
-        }
-        engine_deliver(g->engine, g->r, e);
+        qr_status st = advance(g, g->pending, finish, err);
+        if (st != QR_OK || *finish != QR_FINISH_NONE)
+            return st;
+        engine_deliver(g->engine, r, g->pending, &g->usage);
+        g->pending = NULL;
+        engine_sweep(g->engine);
     }
-    g->r->usage.seconds_decode = g->sequence.seconds - g->r->usage.seconds_prefill;
-    return st;
+    *finish = QR_FINISH_CANCELLED;
+    return QR_OK;
 }
 
-static void finish_request(struct generation *g, qr_status st, qr_finish finish, const qr_error *err)
+/* ---- begin and end ---- */
+
+static qr_status begin(struct generation *g, qr_error *err)
 {
     struct request *r = g->r;
+    const bool penalties = sampling_wants_counts(&r->sampling);
+    qr_status st = sequence_open(g->engine, 0, &g->sequence, err);
+    if (st != QR_OK)
+        return st;
+    int32_t *tokens = qr_realloc_array(r->tokens, (size_t)r->limit + 1, sizeof *tokens);
+    if (!tokens)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for %d tokens", r->limit);
+    g->sequence.tokens = r->tokens = tokens;
+    detok_start(&g->detok, g->engine->model->tokenizer);
+    token_counts_clear(g->engine->counts);
+    if (penalties)
+        token_counts_prompt(g->engine->counts, r->tokens, r->prompt_count);
+    return stop_open((const char *const *)r->stop, r->stop_count, r->include_stop, &g->stop, err);
+}
+
+static void note_prompt_tokens(struct generation *g)
+{
+    const int32_t run = g->sequence.position < g->r->prompt_count ? g->sequence.position : g->r->prompt_count;
+    pthread_mutex_lock(&g->engine->lock);
+    g->engine->metrics.prompt_tokens += (uint64_t)run;
+    pthread_mutex_unlock(&g->engine->lock);
+}
+
+/* The last event: the one in `pending`, where the answer came to an end; else the one made at submit, because there may
+ * be no memory for another. */
+static struct event *last_event(struct generation *g, qr_status st, qr_finish finish)
+{
     struct event *e = g->pending;
-    if (st != QR_OK || !e) { /* the event made at submit: there may be no memory for another */
+    if (st != QR_OK || !e || finish == QR_FINISH_CANCELLED) {
         event_free(e);
-        e = r->final;
-        r->final = NULL;
+        e = g->r->final;
+        g->r->final = NULL;
     }
+    return e;
+}
+
+static void finish_request(struct generation *g, qr_status st, qr_finish finish, qr_error *err)
+{
+    struct request *r = g->r;
+    struct event *e = last_event(g, st, finish);
+    e->event.finish = finish;
     if (st != QR_OK) {
+        if (r->name)
+            qr_fail_in(err, st, "request %s", r->name);
+        else
+            qr_fail_in(err, st, "request %llu", (unsigned long long)r->handle);
         e->error = *err;
         e->event.error = &e->error;
+        e->event.finish = QR_FINISH_ERROR;
     }
-    e->event.finish = st != QR_OK ? QR_FINISH_ERROR : finish;
-    pthread_mutex_lock(&g->engine->lock);
-    qr_metrics *m = &g->engine->metrics;
-    m->prompt_tokens += (uint64_t)r->prompt_count;
-    (*(st != QR_OK ? &m->requests_failed : finish == QR_FINISH_CANCELLED ? &m->requests_cancelled : &m->requests_finished))++;
-    pthread_mutex_unlock(&g->engine->lock);
-    engine_deliver(g->engine, r, e);
+    engine_deliver(g->engine, r, e, &g->usage);
 }
 
 void generate(struct qr_engine *engine, struct request *r)
 {
-    struct generation g = {.engine = engine, .r = r};
+    struct generation g = {.engine = engine, .r = r, .usage = {.prompt_tokens = r->prompt_count}};
     qr_error err = {0};
-    qr_finish finish = QR_FINISH_NONE;
-    qr_status st = sequence_open(engine, 0, &g.sequence, &err);
-    g.sequence.tokens = r->tokens;
-    detok_start(&g.detok, engine->model->tokenizer);
-    if (st == QR_OK)
-        st = stop_open((const char *const *)r->stop, r->stop_count, r->include_stop, &g.stop, &err);
-    token_counts_clear(engine->counts);
-    if (sampling_wants_counts(&r->sampling))
-        token_counts_prompt(engine->counts, r->tokens, r->prompt_count);
-    if (st == QR_OK)
-        st = prefill(&g, &err);
-    if (st == QR_OK)
-        st = answer(&g, &finish, &err);
+    qr_finish finish = QR_FINISH_CANCELLED;
+    qr_status st = QR_OK;
+    if (!cancelled(&g)) {
+        finish = QR_FINISH_NONE;
+        st = begin(&g, &err);
+        if (st == QR_OK)
+            st = prefill(&g, &err);
+        if (st == QR_OK)
+            st = answer(&g, &finish, &err);
+        note_prompt_tokens(&g);
+    }
     sequence_close(&g.sequence);
     stop_close(g.stop);
     buffer_free(&g.text);
     buffer_free(&g.shown);
-    if (st != QR_OK && r->name)
-        qr_fail_in(&err, st, "request %s", r->name);
     finish_request(&g, st, finish, &err);
 }

@@ -69,7 +69,7 @@ static qr_status write_out(const struct description *d, bool json, qr_text *out,
 /* What does not fit is part of the description; what breaks a rule is a failure. */
 static qr_status size_up(struct inspection *i, const qr_engine_options *engine, qr_error *err)
 {
-    qr_status st = engine_size(i->model, engine, &i->size, &i->refusal);
+    qr_status st = engine_size(&i->model->plan, (int64_t)checkpoint_bytes(i->model->checkpoint), engine, &i->size, &i->refusal);
     if (st == QR_OK || i->size.too_small)
         return QR_OK;
     return qr_fail(err, st, "%s", i->refusal.message);

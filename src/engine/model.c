@@ -5,31 +5,54 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "engine/structs.h"
+#include "ops/ops.h"
 #include "plan/settle.h"
 
+enum { MOST_THREADS = 4096 };
+
 /* ---- options ---- */
+
+const char *model_cpu_path(const char *device) { return device[strlen("cpu")] ? device + strlen("cpu-") : NULL; }
+
+static qr_status check_device(const char *device, qr_error *err)
+{
+    const bool cuda = strncmp(device, "cuda", 4) == 0 && (device[4] == 0 || device[4] == ':');
+    const bool cpu = strcmp(device, "cpu") == 0 || strncmp(device, "cpu-", 4) == 0;
+    if (cuda)
+        return qr_fail(err, QR_UNSUPPORTED, "device \"%s\": this build has no CUDA backend", device);
+    if (!cpu || strlen(device) >= sizeof ((struct qr_model *)0)->device)
+        return qr_fail(err, QR_BAD_ARGUMENT, "device: \"%s\", wanted cpu, cpu-reference, cpu-avx512, cpu-avx2, "
+                       "cpu-portable or cuda[:N]", device);
+    return backend_cpu_name(model_cpu_path(device), err) ? QR_OK : QR_UNSUPPORTED;
+}
+
+static qr_status check_values(const qr_model_options *o, qr_error *err)
+{
+    if (o->threads < 0 || o->threads > MOST_THREADS)
+        return qr_fail(err, QR_BAD_ARGUMENT, "threads: %d, wanted 0 (every core) to %d", o->threads, MOST_THREADS);
+    if ((unsigned)o->log_level > QR_SEVERITY_DEBUG)
+        return qr_fail(err, QR_BAD_ARGUMENT, "log_level: %d, wanted one of qr_log_severity", (int)o->log_level);
+    if (o->profile && strcmp(o->profile, "reference") != 0 && strcmp(o->profile, "w8a8") != 0)
+        return qr_fail(err, QR_BAD_ARGUMENT, "profile: \"%s\", wanted reference or w8a8", o->profile);
+    if (strcmp(o->prompt_profile, "auto") != 0 && strcmp(o->prompt_profile, "v4a") != 0 &&
+        strcmp(o->prompt_profile, "v4b") != 0 && strcmp(o->prompt_profile, "v41") != 0)
+        return qr_fail(err, QR_BAD_ARGUMENT, "prompt_profile: \"%s\", wanted auto, v4a, v4b or v41", o->prompt_profile);
+    return check_device(o->device, err);
+}
 
 qr_status model_options_read(const qr_model_options *given, qr_model_options *out, qr_error *err)
 {
     static const qr_model_options defaults = QR_MODEL_OPTIONS;
     *out = defaults;
-    if (given) {
-        if (given->size < offsetof(qr_model_options, user) || given->size > sizeof *given)
-            return qr_fail(err, QR_BAD_ARGUMENT, "qr_model_options: size %zu, this library knows up to %zu", given->size,
-                           sizeof *given);
-        memcpy(out, given, given->size);
-    }
+    qr_status st = given ? struct_take("qr_model_options", given, sizeof *out, out, err) : QR_OK;
+    if (st != QR_OK)
+        return st;
     if (!out->device)
         out->device = "cpu";
     if (!out->prompt_profile)
         out->prompt_profile = "auto";
-    if (out->threads < 0)
-        return qr_fail(err, QR_BAD_ARGUMENT, "threads: %d, wanted 0 or more", out->threads);
-    if (out->profile && strcmp(out->profile, "reference") != 0 && strcmp(out->profile, "w8a8") != 0)
-        return qr_fail(err, QR_BAD_ARGUMENT, "profile: \"%s\", wanted reference or w8a8", out->profile);
-    if (strlen(out->device) >= sizeof ((struct qr_model *)0)->device)
-        return qr_fail(err, QR_BAD_ARGUMENT, "device: \"%s\" is not one of this build", out->device);
-    return QR_OK;
+    return check_values(out, err);
 }
 
 /* ---- opening ---- */
@@ -53,8 +76,7 @@ static void set_log(qr_model *model, const qr_model_options *options)
     model->log_line = options->log;
     model->user = options->user;
     model->progress = options->progress;
-    model->log = (struct qr_log){.write = options->log ? pass_line : NULL, .user = model};
-    model->log.level = (unsigned)options->log_level < 4 ? level[options->log_level] : QR_LOG_WARN;
+    model->log = (struct qr_log){.write = options->log ? pass_line : NULL, .user = model, .level = level[options->log_level]};
 }
 
 static qr_status set_names(qr_model *model, const char *dir, qr_error *err)
@@ -94,8 +116,6 @@ static qr_status choose_prompt_profile(qr_model *model, const char *wanted, qr_e
             qr_free(text);
             qr_free(path);
         }
-    } else if (strcmp(wanted, "v4a") != 0 && strcmp(wanted, "v4b") != 0 && strcmp(wanted, "v41") != 0) {
-        return qr_fail(err, QR_BAD_ARGUMENT, "prompt profile: \"%s\", wanted auto, v4a, v4b or v41", wanted);
     }
     snprintf(model->prompt_profile, sizeof model->prompt_profile, "%s", chosen);
     return QR_OK;
@@ -118,12 +138,36 @@ static qr_status open_text(qr_model *model, qr_error *err)
     return st;
 }
 
+static qr_status make_plan(const struct qr_config *config, const qr_model_options *options, struct model_plan *plan,
+                           qr_error *err)
+{
+    const bool w8a8 = options->profile ? strcmp(options->profile, "w8a8") == 0 : config->stored_w8a8;
+    return plan_make(config, w8a8 ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE, plan, err);
+}
+
+qr_status model_config_read(const char *dir, const qr_model_options *given, struct qr_config *config,
+                            struct model_plan *plan, qr_error *err)
+{
+    qr_model_options options;
+    if (!dir)
+        return qr_fail(err, QR_BAD_ARGUMENT, "no folder given");
+    qr_status st = model_options_read(given, &options, err);
+    if (st != QR_OK)
+        return st;
+    char *path = path_join(dir, "config.json");
+    if (!path)
+        return qr_fail(err, QR_NO_MEMORY, "%s: no memory for a path", dir);
+    st = config_read(path, config, err);
+    qr_free(path);
+    return st == QR_OK ? make_plan(config, &options, plan, err) : st;
+}
+
 qr_status model_open_parts(const char *dir, const qr_model_options *given, bool text, qr_model **out, qr_error *err)
 {
     qr_model_options options;
     *out = NULL;
     if (!dir)
-        return qr_fail(err, QR_BAD_ARGUMENT, "qr_model_open: no folder given");
+        return qr_fail(err, QR_BAD_ARGUMENT, "no folder given");
     qr_status st = model_options_read(given, &options, err);
     if (st != QR_OK)
         return st;
@@ -138,8 +182,7 @@ qr_status model_open_parts(const char *dir, const qr_model_options *given, bool 
         goto cleanup;
     if ((st = model_folder_open(model->dir, &model->config, &model->checkpoint, err)) != QR_OK)
         goto cleanup;
-    const bool w8a8 = options.profile ? strcmp(options.profile, "w8a8") == 0 : model->config.stored_w8a8;
-    if ((st = plan_make(&model->config, w8a8 ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE, &model->plan, err)) != QR_OK)
+    if ((st = make_plan(&model->config, &options, &model->plan, err)) != QR_OK)
         goto cleanup;
     if ((st = choose_prompt_profile(model, options.prompt_profile, err)) != QR_OK)
         goto cleanup;

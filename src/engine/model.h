@@ -10,7 +10,7 @@
 
 struct qr_model {
     char *dir, *name;              /* the folder, and its last component */
-    char device[32];
+    char device[32];               /* as it was asked for */
     int threads;
     struct qr_log log;
     void (*log_line)(void *user, qr_log_severity severity, const char *line);
@@ -29,7 +29,15 @@ struct qr_model {
 /* What qr_model_open does, without the tokenizer when `text` is false (sizes need none). */
 qr_status model_open_parts(const char *dir, const qr_model_options *given, bool text, qr_model **out, qr_error *err);
 
-/* The options with defaults filled in; QR_BAD_ARGUMENT for a struct of another size or a value that is none of its set. */
+/* Config and plan of a folder as config.json alone decides them: no shard is opened. */
+qr_status model_config_read(const char *dir, const qr_model_options *given, struct qr_config *config,
+                            struct model_plan *plan, qr_error *err);
+
+/* The options with defaults filled in; QR_BAD_ARGUMENT for a struct of another size or a value that is none of its set,
+ * QR_UNSUPPORTED for a device that this build or machine does not have. */
 qr_status model_options_read(const qr_model_options *given, qr_model_options *out, qr_error *err);
+
+/* The path of the CPU backend that a device names (backend_cpu_open): NULL for the best one. */
+const char *model_cpu_path(const char *device);
 
 #endif

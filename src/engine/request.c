@@ -4,6 +4,10 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/utf8.h"
+#include "engine/structs.h"
+
+enum { MOST_STOPS = 16, MOST_STOP_TOKENS = 1024, MOST_LOGPROBS = 20 };
 
 struct event *event_make(void)
 {
@@ -13,6 +17,12 @@ struct event *event_make(void)
         e->event.logprob.token = -1;
     }
     return e;
+}
+
+void event_cut(struct event *e)
+{
+    e->event = (qr_event){.handle = e->event.handle, .token = -1, .logprob = {.token = -1}, .stop_token = -1,
+                          .stop_string = -1, .finish = QR_FINISH_CANCELLED};
 }
 
 void event_free(struct event *e)
@@ -39,6 +49,24 @@ static qr_status check_ids(const char *field, const int32_t *ids, size_t count, 
     return QR_OK;
 }
 
+static qr_status check_stops(const qr_request *q, qr_error *err)
+{
+    if (q->stop_count && !q->stop)
+        return qr_fail(err, QR_BAD_ARGUMENT, "stop: %zu strings at NULL", q->stop_count);
+    if (q->stop_count > MOST_STOPS)
+        return qr_fail(err, QR_BAD_REQUEST, "stop: %zu strings, wanted at most %d", q->stop_count, MOST_STOPS);
+    for (size_t i = 0; i < q->stop_count; i++) {
+        const char *s = q->stop[i];
+        if (!s || !*s)
+            return qr_fail(err, QR_BAD_REQUEST, "stop: string %zu is empty", i);
+        if (utf8_valid_prefix(s, strlen(s)) != strlen(s))
+            return qr_fail(err, QR_BAD_REQUEST, "stop: string %zu is no UTF-8", i);
+    }
+    if (q->stop_token_count > MOST_STOP_TOKENS)
+        return qr_fail(err, QR_BAD_REQUEST, "stop_tokens: %zu, wanted at most %d", q->stop_token_count, MOST_STOP_TOKENS);
+    return QR_OK;
+}
+
 static qr_status check_numbers(const qr_request *q, int32_t max_model_len, qr_error *err)
 {
     if (q->token_count < 1)
@@ -51,18 +79,27 @@ static qr_status check_numbers(const qr_request *q, int32_t max_model_len, qr_er
                        q->max_tokens);
     if (q->min_tokens < 0)
         return qr_fail(err, QR_BAD_REQUEST, "min_tokens: %d, wanted 0 or more", q->min_tokens);
-    if (q->logprobs < -1 || q->logprobs > 20)
-        return qr_fail(err, QR_BAD_REQUEST, "logprobs: %d, wanted -1 (none) to 20", q->logprobs);
-    if (q->prompt_logprobs < -1 || q->prompt_logprobs > 20)
-        return qr_fail(err, QR_BAD_REQUEST, "prompt_logprobs: %d, wanted -1 (none) to 20", q->prompt_logprobs);
-    if (q->stop_count > 16)
-        return qr_fail(err, QR_BAD_REQUEST, "stop: %zu strings, wanted at most 16", q->stop_count);
-    if (q->stop_token_count > 1024)
-        return qr_fail(err, QR_BAD_REQUEST, "stop_tokens: %zu, wanted at most 1024", q->stop_token_count);
-    for (size_t i = 0; i < q->stop_count; i++)
-        if (!q->stop[i] || !q->stop[i][0])
-            return qr_fail(err, QR_BAD_REQUEST, "stop: string %zu is empty", i);
+    if (q->logprobs < -1 || q->logprobs > MOST_LOGPROBS)
+        return qr_fail(err, QR_BAD_REQUEST, "logprobs: %d, wanted -1 (none) to %d", q->logprobs, MOST_LOGPROBS);
+    if (q->prompt_logprobs < -1 || q->prompt_logprobs > MOST_LOGPROBS)
+        return qr_fail(err, QR_BAD_REQUEST, "prompt_logprobs: %d, wanted -1 (none) to %d", q->prompt_logprobs,
+                       MOST_LOGPROBS);
     return QR_OK;
+}
+
+/* What sampling_check cannot see: the lists and top_p's open end. */
+static qr_status check_sampling(const qr_sampling *s, int32_t vocab, qr_error *err)
+{
+    if (s->top_p <= 0)
+        return qr_fail(err, QR_BAD_REQUEST, "top_p is %g, wanted above 0 and at most 1", s->top_p);
+    if (s->logit_bias_count && !s->logit_bias)
+        return qr_fail(err, QR_BAD_ARGUMENT, "logit_bias: %zu entries at NULL", s->logit_bias_count);
+    if (s->logit_bias_count > (size_t)vocab)
+        return qr_fail(err, QR_BAD_REQUEST, "logit_bias: %zu entries, the vocabulary has %d tokens", s->logit_bias_count,
+                       vocab);
+    if (s->banned_count > (size_t)vocab)
+        return qr_fail(err, QR_BAD_REQUEST, "banned: %zu tokens, the vocabulary has %d", s->banned_count, vocab);
+    return check_ids("banned", s->banned, s->banned_count, vocab, err);
 }
 
 static qr_status check(const qr_model *model, const qr_request *q, int32_t max_model_len, qr_error *err)
@@ -72,9 +109,11 @@ static qr_status check(const qr_model *model, const qr_request *q, int32_t max_m
     if (st == QR_OK)
         st = check_ids("tokens", q->tokens, q->token_count, vocab, err);
     if (st == QR_OK)
+        st = check_stops(q, err);
+    if (st == QR_OK)
         st = check_ids("stop_tokens", q->stop_tokens, q->stop_token_count, vocab, err);
     if (st == QR_OK)
-        st = check_ids("banned", q->sampling->banned, q->sampling->banned_count, vocab, err);
+        st = check_sampling(q->sampling, vocab, err);
     return st;
 }
 
@@ -147,30 +186,35 @@ static bool copy(const qr_model *model, struct request *r, const qr_request *q, 
         r->name = qr_strdup(q->id);
     r->final = event_make();
     return r->final && (!q->id || r->name) &&
-           copy_ids(q->tokens, q->token_count, (size_t)r->limit + 1, &r->tokens) && copy_strings(r, q) &&
+           copy_ids(q->tokens, q->token_count, q->token_count, &r->tokens) && copy_strings(r, q) &&
            copy_ending(model, r, q) && copy_sampling(r, q->sampling);
+}
+
+/* The caller's structs, their defaults where there is none. */
+static qr_status take_structs(const qr_request *given, qr_request *q, qr_sampling *sampling, qr_error *err)
+{
+    static const qr_sampling plain = QR_SAMPLING;
+    if (!given)
+        return qr_fail(err, QR_BAD_ARGUMENT, "qr_request: none was given");
+    qr_status st = struct_take("qr_request", given, sizeof *q, q, err);
+    if (st != QR_OK)
+        return st;
+    *sampling = plain;
+    if (q->sampling)
+        st = struct_take("qr_sampling", q->sampling, sizeof *sampling, sampling, err);
+    q->sampling = sampling;
+    return st;
 }
 
 qr_status request_make(const qr_model *model, const qr_request *given, int32_t max_model_len, struct request **out,
                        qr_error *err)
 {
-    static const qr_request defaults = QR_REQUEST;
-    static const qr_sampling plain = QR_SAMPLING;
-    qr_request q = defaults;
-    qr_sampling sampling = plain;
+    qr_request q;
+    qr_sampling sampling;
     *out = NULL;
-    if (!given || given->size < offsetof(qr_request, id) || given->size > sizeof q)
-        return qr_fail(err, QR_BAD_ARGUMENT, "qr_request: size %zu, this library knows up to %zu",
-                       given ? given->size : 0, sizeof q);
-    memcpy(&q, given, given->size);
-    if (q.sampling) {
-        if (q.sampling->size < offsetof(qr_sampling, allow_special) || q.sampling->size > sizeof sampling)
-            return qr_fail(err, QR_BAD_ARGUMENT, "qr_sampling: size %zu, this library knows up to %zu", q.sampling->size,
-                           sizeof sampling);
-        memcpy(&sampling, q.sampling, q.sampling->size);
-    }
-    q.sampling = &sampling;
-    qr_status st = check(model, &q, max_model_len, err);
+    qr_status st = take_structs(given, &q, &sampling, err);
+    if (st == QR_OK)
+        st = check(model, &q, max_model_len, err);
     if (st != QR_OK)
         return st;
     struct request *r = qr_calloc(1, sizeof *r);

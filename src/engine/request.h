@@ -1,5 +1,8 @@
 /* request.h: one request from submit to its last event: a copy of everything the caller gave, and the queue of events that
- * the engine's thread fills and the caller empties. */
+ * the engine's thread fills and the caller empties.
+ *
+ * What the caller gave does not change once the request is queued, and belongs to the engine's thread. The fields below
+ * the line are under the engine's lock. */
 #ifndef QR_ENGINE_REQUEST_H
 #define QR_ENGINE_REQUEST_H
 
@@ -19,11 +22,16 @@ struct event {
     qr_token_logprob *top, *prompt, *prompt_top;
 };
 
+enum request_state {
+    REQUEST_WAITING,
+    REQUEST_RUNNING,
+    REQUEST_FINISHED /* its last event has been made */
+};
+
 struct request {
-    struct request *next;           /* in the engine's list */
     qr_handle handle;
-    char *name;                     /* for messages */
-    int32_t *tokens;                /* the prompt, with room for the answer behind it */
+    char *name;                     /* the caller's id, or NULL */
+    int32_t *tokens;                /* the prompt; generation makes room for the answer behind it */
     int32_t prompt_count, count, limit; /* limit: tokens that prompt and answer may have together */
     struct sampling_params sampling;
     struct logit_bias *bias;
@@ -38,13 +46,17 @@ struct request {
     int32_t logprobs, prompt_logprobs;
     void (*callback)(void *user, const qr_event *event);
     void *user;
-
-    _Atomic bool cancelled;
-    bool running, finished, released; /* under the engine's lock */
-    struct event *first, *last;     /* events not yet fetched; under the engine's lock */
-    struct event *handed;           /* the event of the last qr_poll, freed by the next */
+    double submitted;
     struct event *final;            /* made at submit, so that the last event never lacks memory */
-    double submitted, first_token, ended;
+
+    _Atomic bool cancelled;         /* set under the lock, looked at without it */
+
+    /* ---- locked ---- */
+    struct request *next, *previous; /* in the engine's list */
+    enum request_state state;
+    bool released;                  /* the caller has forgotten it */
+    struct event *first, *last;     /* events not yet fetched */
+    struct event *handed;           /* the event of the last qr_poll, freed by the next */
     qr_usage usage;
 };
 
@@ -55,5 +67,7 @@ void request_free(struct request *r);
 
 struct event *event_make(void); /* NULL without memory */
 void event_free(struct event *e);
+/* Takes away everything but the handle: the end of a request that was cancelled. */
+void event_cut(struct event *e);
 
 #endif

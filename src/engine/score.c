@@ -9,6 +9,7 @@ static qr_status score(struct qr_engine *engine, const struct score_job *job, qr
     if (st != QR_OK)
         return st;
     s.tokens = job->tokens;
+    sequence_plan(&s, job->count - 1, job->from - 1);
     /* the row at position i predicts token i + 1; the last token predicts nothing that is asked for */
     while (st == QR_OK && s.position < job->count - 1) {
         const int32_t first = s.position, wanted = job->from - 1;
@@ -29,6 +30,7 @@ static qr_status score(struct qr_engine *engine, const struct score_job *job, qr
             if (st == QR_OK)
                 job->out[first + i + 1 - job->from] = chosen.logprob;
         }
+        engine_sweep(engine);
     }
     sequence_close(&s);
     return st;
@@ -39,6 +41,8 @@ void score_run(struct qr_engine *engine, struct score_job *job) { job->status = 
 qr_status qr_score(qr_engine *engine, const int32_t *tokens, size_t count, size_t from, double *out, qr_error *err)
 {
     const int32_t vocab = engine->model->config.vocab_size;
+    if (!tokens || !out)
+        return qr_fail(err, QR_BAD_ARGUMENT, "qr_score: %s at NULL", tokens ? "the scores" : "tokens");
     if (count < 2 || from < 1 || from >= count)
         return qr_fail(err, QR_BAD_ARGUMENT, "qr_score: tokens %zu to %zu, wanted 1 <= from < count", from, count);
     if (count > (size_t)engine->max_model_len)

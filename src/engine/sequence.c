@@ -19,10 +19,21 @@ qr_status sequence_open(struct qr_engine *engine, int32_t slot, struct sequence 
     return QR_OK;
 }
 
+/* What the metrics say of the pools. */
+static void note_pools(struct qr_engine *engine, bool slot_taken)
+{
+    pthread_mutex_lock(&engine->lock);
+    engine->metrics.blocks_free = (uint64_t)blocks_free(engine->blocks);
+    engine->metrics.slots_free = engine->metrics.slots_total - slot_taken;
+    pthread_mutex_unlock(&engine->lock);
+}
+
 void sequence_close(struct sequence *s)
 {
-    if (s->blocks)
+    if (s->blocks) {
         blocks_release(s->engine->blocks, s->table, s->blocks);
+        note_pools(s->engine, false);
+    }
     qr_free(s->table);
     qr_free(s->mask);
     *s = (struct sequence){0};
@@ -37,7 +48,14 @@ static qr_status grow(struct sequence *s, int32_t end, qr_error *err)
         return qr_fail(err, QR_BUSY, "position %d needs %d more pages of %d tokens, %lld are free", end - 1,
                        need - s->blocks, block, (long long)blocks_free(s->engine->blocks));
     s->blocks = need;
+    note_pools(s->engine, true);
     return QR_OK;
+}
+
+void sequence_plan(struct sequence *s, int32_t end, int32_t first_logits)
+{
+    const struct rows_request request = {.end = end, .boundary = -1, .first_logits = first_logits};
+    rows_exact(&s->engine->model->plan, &request, &s->rows);
 }
 
 qr_status sequence_forward(struct sequence *s, int32_t end, int32_t logits_from, qr_error *err)
@@ -55,7 +73,8 @@ qr_status sequence_forward(struct sequence *s, int32_t end, int32_t logits_from,
     const struct batch_span span = {
         .slot = s->slot, .blocks = s->table, .block_count = s->blocks, .first_position = s->position, .count = count,
         .tokens = s->tokens + s->position, .image_mask = images ? s->mask : NULL,
-        .logits_from = logits_from > s->position ? logits_from - s->position : 0};
+        .logits_from = logits_from > s->position ? logits_from - s->position : 0,
+        .rows = s->position < s->rows.end ? &s->rows : NULL};
     const struct batch batch = {.count = 1, .spans = &span};
     const double start = clock_seconds();
     st = runner_step(engine->runner, &batch, NULL, err);
@@ -64,7 +83,7 @@ qr_status sequence_forward(struct sequence *s, int32_t end, int32_t logits_from,
     pthread_mutex_lock(&engine->lock);
     engine->metrics.steps++;
     engine->metrics.step_seconds += spent;
-    *(count > 1 ? &engine->metrics.prefill_rows : &engine->metrics.decode_rows) += (uint64_t)count;
+    *(s->position < s->rows.end ? &engine->metrics.prefill_rows : &engine->metrics.decode_rows) += (uint64_t)count;
     pthread_mutex_unlock(&engine->lock);
     if (st == QR_OK)
         s->position = end;

@@ -3,8 +3,10 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "engine/describe.h"
 #include "engine/model.h"
 #include "engine/text.h"
+#include "ops/ops.h"
 #include "text/chat.h"
 #include "text/detokenizer.h"
 
@@ -115,8 +117,7 @@ void qr_model_get_info(const qr_model *model, qr_model_info *out)
                            .temperature = model->generation.temperature, .top_p = model->generation.top_p,
                            .thinking_levels = true};
     snprintf(out->name, sizeof out->name, "%s", model->name);
-    snprintf(out->family, sizeof out->family, "%s",
-             c->family == QR_FAMILY_V41 ? "DeepSeek-V4.1" : "DeepSeek-V4");
-    snprintf(out->backend, sizeof out->backend, "%s", model->device);
+    snprintf(out->family, sizeof out->family, "%s", family_title(c));
+    snprintf(out->backend, sizeof out->backend, "%s", backend_cpu_name(model_cpu_path(model->device), NULL));
     snprintf(out->prompt_profile, sizeof out->prompt_profile, "%s", model->prompt_profile);
 }

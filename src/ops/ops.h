@@ -457,5 +457,8 @@ struct backend {
 /* Opens the CPU backend. `path`: "reference" (scalar, the oracle), or NULL/"auto" for the best instruction set of this
  * machine, or "avx512", "avx2", "portable". threads as pool_open. */
 qr_status backend_cpu_open(const char *path, int threads, const struct qr_log *log, struct backend **out, qr_error *err);
+/* The name of the backend that the call above opens for `path`: part of the arithmetic identity. NULL, with QR_UNSUPPORTED
+ * in `err`, where this build or processor does not have it. */
+const char *backend_cpu_name(const char *path, qr_error *err);
 
 #endif

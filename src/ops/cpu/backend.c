@@ -24,13 +24,24 @@ enum { PATHS = sizeof paths / sizeof *paths };
 
 static bool usable(const struct cpu_path *p) { return !p->kernels || p->kernels(); }
 
-static const struct cpu_path *find_path(const char *path)
+static const struct cpu_path *find_path(const char *path, qr_error *err)
 {
-    bool any = !path || strcmp(path, "auto") == 0;
+    bool any = !path || strcmp(path, "auto") == 0, known = false;
     for (int i = 0; i < PATHS; i++)
-        if (any ? usable(&paths[i]) : strcmp(path, paths[i].path) == 0)
-            return &paths[i];
+        if (any || strcmp(path, paths[i].path) == 0) {
+            known = true;
+            if (usable(&paths[i]))
+                return &paths[i];
+        }
+    qr_fail(err, QR_UNSUPPORTED, "CPU path \"%s\": %s", path,
+            known ? "this processor lacks its instructions" : "not one of this build");
     return NULL;
+}
+
+const char *backend_cpu_name(const char *path, qr_error *err)
+{
+    const struct cpu_path *chosen = find_path(path, err);
+    return chosen ? chosen->name : NULL;
 }
 
 static void cpu_close(struct backend *b)
@@ -46,10 +57,9 @@ static void cpu_close(struct backend *b)
 
 qr_status backend_cpu_open(const char *path, int threads, const struct qr_log *log, struct backend **out, qr_error *err)
 {
-    const struct cpu_path *chosen = find_path(path);
-    if (!chosen || !usable(chosen))
-        return qr_fail(err, QR_UNSUPPORTED, "CPU path \"%s\": %s", path,
-                       chosen ? "this processor lacks its instructions" : "not one of this build");
+    const struct cpu_path *chosen = find_path(path, err);
+    if (!chosen)
+        return QR_UNSUPPORTED;
 
     struct cpu_backend *cpu = qr_calloc(1, sizeof *cpu);
     if (!cpu)
