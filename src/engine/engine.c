@@ -60,7 +60,7 @@ static qr_status open_parts(struct qr_engine *engine, const struct engine_size *
         st = runner_open(model->checkpoint, &model->plan, &engine->geometry, engine->backend,
                          model->config.n_engram > 0 ? &model->map : NULL, &options, &engine->runner, err);
     if (st == QR_OK)
-        st = blocks_open(size->blocks, &engine->blocks, err);
+        st = blocks_open(size->blocks, engine->geometry.options.block_tokens, &engine->blocks, err);
     if (st == QR_OK)
         st = sampler_scratch_open(vocab, &engine->sampler, err);
     if (st == QR_OK)

@@ -74,8 +74,8 @@ static void block_0_is_never_given_out_and_counts_add_up(void **state)
     (void)state;
     struct blocks *b;
     block_id ids[8], more[8];
-    assert_int_equal(blocks_open(1, &b, NULL), QR_BAD_ARGUMENT);
-    assert_int_equal(blocks_open(8, &b, NULL), QR_OK);
+    assert_int_equal(blocks_open(1, 32, &b, NULL), QR_BAD_ARGUMENT);
+    assert_int_equal(blocks_open(8, 32, &b, NULL), QR_OK);
     assert_int_equal(blocks_usable(b), 7);
     assert_false(blocks_take(b, 8, ids));
     assert_int_equal(blocks_free(b), 7);
@@ -109,9 +109,9 @@ static void failed_allocations_are_statuses_without_leaks(void **state)
     int64_t live = alloc_live();
     alloc_fault_at(1, 0);
     assert_int_equal(cache_pool_open(&g, 2, 1, &pool, NULL), QR_NO_MEMORY);
-    for (int64_t n = 1; n <= 3; n++) {
+    for (int64_t n = 1; n <= 5; n++) {
         alloc_fault_at(n, 0);
-        assert_int_equal(blocks_open(4, &b, NULL), QR_NO_MEMORY);
+        assert_int_equal(blocks_open(4, 32, &b, NULL), QR_NO_MEMORY);
         assert_int_equal(alloc_live(), live);
     }
     alloc_fault_at(0, 0);
