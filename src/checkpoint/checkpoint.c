@@ -22,29 +22,41 @@ static const char *shard_name(const void *user, int32_t shard)
     return ck->names.names[shard];
 }
 
-/* Reads the index, or stands in for one when there is a single file. `*listed`: there was an index. */
+/* Whether the folder holds a file of that name: 1 or 0; -1 without memory. */
+static int holds(const struct checkpoint *ck, const char *name)
+{
+    char *path = path_join(ck->dir, name);
+    int there = !path ? -1 : access(path, F_OK) == 0;
+    qr_free(path);
+    return there;
+}
+
+static qr_status read_index(struct checkpoint *ck, const char *name, qr_error *err)
+{
+    char *path = path_join(ck->dir, name);
+    qr_status st = path ? checkpoint_index_read(path, &ck->table, &ck->names, err)
+                        : qr_fail(err, QR_NO_MEMORY, "%s: no memory for its path", ck->dir);
+    qr_free(path);
+    return st;
+}
+
+/* Reads the index, or stands in for one when there is a single file; an INT8 folder (v4-model.md 7.1) has another stem.
+ * `*listed`: there was an index. */
 static qr_status read_names(struct checkpoint *ck, bool *listed, qr_error *err)
 {
-    qr_status st = QR_NO_MEMORY;
-    char *index = path_join(ck->dir, "model.safetensors.index.json");
-    char *single = path_join(ck->dir, "model.safetensors");
-    if (!index || !single) {
-        qr_fail(err, QR_NO_MEMORY, "%s: no memory for its path", ck->dir);
-        goto cleanup;
+    static const char *const names[] = {"model.safetensors.index.json", "model.safetensors",
+                                        "w8a8.safetensors.index.json", "w8a8.safetensors"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        int there = holds(ck, names[i]);
+        *listed = i % 2 == 0;
+        if (there > 0 && *listed)
+            return read_index(ck, names[i], err);
+        if (there < 0 || (there > 0 && shard_list_add(&ck->names, &ck->table.arena, names[i], strlen(names[i])) < 0))
+            return qr_fail(err, QR_NO_MEMORY, "%s: no memory to open it", ck->dir);
+        if (there > 0)
+            return QR_OK;
     }
-    *listed = access(index, F_OK) == 0;
-    if (*listed)
-        st = checkpoint_index_read(index, &ck->table, &ck->names, err);
-    else if (access(single, F_OK) == 0)
-        st = shard_list_add(&ck->names, &ck->table.arena, "model.safetensors", strlen("model.safetensors")) < 0
-                 ? qr_fail(err, QR_NO_MEMORY, "%s: no memory to open it", ck->dir)
-                 : QR_OK;
-    else
-        st = qr_fail(err, QR_BAD_FILE, "%s: holds neither model.safetensors.index.json nor model.safetensors", ck->dir);
-cleanup:
-    qr_free(index);
-    qr_free(single);
-    return st;
+    return qr_fail(err, QR_BAD_FILE, "%s: holds neither model.safetensors.index.json nor model.safetensors", ck->dir);
 }
 
 static qr_status read_shards(struct checkpoint *ck, bool listed, qr_error *err)

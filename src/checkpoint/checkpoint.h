@@ -1,5 +1,6 @@
-/* checkpoint.h: a model folder: model.safetensors.index.json and its shards, or a single model.safetensors. All files
- * are mapped read-only; opening reads headers only. */
+/* checkpoint.h: a model folder: model.safetensors.index.json and its shards, or a single model.safetensors; a folder of
+ * INT8 weights (v4-model.md 7.1) may hold w8a8.safetensors, alone or by its index, instead. All files are
+ * mapped read-only; opening reads headers only. */
 #ifndef QR_CHECKPOINT_CHECKPOINT_H
 #define QR_CHECKPOINT_CHECKPOINT_H
 

@@ -22,6 +22,7 @@ static const struct command commands[] = {
     {"inspect", command_inspect, "what a checkpoint holds and what it would take"},
     {"text", tool_text, "tokenize, detokenize and other JSON-line tools"},
     {"synth", tool_synth, "make an official-format checkpoint with random weights"},
+    {"quantize", tool_quantize, "the INT8 deployment checkpoint of an official folder"},
     {NULL, NULL, NULL},
 };
 

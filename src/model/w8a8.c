@@ -25,6 +25,7 @@ struct w8a8 {
     struct arena names;
     void **owned;
     size_t owned_count, owned_capacity;
+    int64_t owned_bytes;
 };
 
 #define TRY(call)                      \
@@ -74,9 +75,12 @@ static qr_status own(struct w8a8 *w, const char *name, int64_t bytes, void *out_
     if (!memory)
         return out_of_memory(w, name, bytes, err);
     w->owned[w->owned_count++] = memory;
+    w->owned_bytes += bytes;
     memcpy(out_pointer, &memory, sizeof memory);
     return QR_OK;
 }
+
+int64_t w8a8_bytes(const struct w8a8 *w) { return w->owned_bytes; }
 
 /* ---- an official matrix, row by row ---- */
 
@@ -405,6 +409,15 @@ qr_status w8a8_make(struct w8a8 *w, const struct w8a8_output *output, int64_t me
         return QR_OK;
     }
     return convert(w, &from, recipe->form, values, scales, err);
+}
+
+const struct tensor_view *w8a8_unchanged(const struct w8a8 *w, const struct w8a8_output *output, int64_t member)
+{
+    char name[NAME_BYTES];
+    if (output->recipe->form != FORM_SAME || output->recipe->turned)
+        return NULL;
+    official_join(w->plan, output->recipe, output->layer[member], -1, name, sizeof name);
+    return checkpoint_find(w->ck, name);
 }
 
 /* ---- sizes ---- */

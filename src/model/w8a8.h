@@ -29,6 +29,9 @@ struct w8a8_tensor {
  * tensor that is missing or holds a value that no weight may have (NaN codes or scales), naming it. */
 qr_status w8a8_get(struct w8a8 *w, const char *name, struct w8a8_tensor *out, qr_error *err);
 
+/* Memory taken so far. */
+int64_t w8a8_bytes(const struct w8a8 *w);
+
 /* One tensor of the deployment's file, as its members: one a layer of its stack, times one a routed expert. */
 struct w8a8_output {
     const struct w8a8_recipe *recipe;
@@ -45,6 +48,8 @@ bool w8a8_output(const struct model_plan *plan, int32_t i, struct w8a8_output *o
  * room is the tensor's bytes (schema.h) divided by the members. Official folders only. Fails as w8a8_get. */
 qr_status w8a8_make(struct w8a8 *w, const struct w8a8_output *output, int64_t member, void *values, float *scales,
                     qr_error *err);
+/* The member where the official folder has it as the file does, so that nothing need be made; else NULL. */
+const struct tensor_view *w8a8_unchanged(const struct w8a8 *w, const struct w8a8_output *output, int64_t member);
 
 /* What w8a8_get allocates for the whole model, into the plan's prepared weights; the drafter's only when `drafter`. (A
  * repackaged folder that holds wo_a in bf16 takes less.) */

@@ -1,10 +1,7 @@
 /* quire synth: an official-format checkpoint of any size with random weights. */
 #define _GNU_SOURCE
-#include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -13,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "plan/schema.h"
+#include "tools/fresh_folder.h"
 #include "tools/synth_config.h"
 #include "tools/synth_values.h"
 
@@ -93,23 +91,6 @@ static qr_status make_list(struct synth *s, qr_error *err)
     s->fill_tables = strcmp(s->values_wanted, "all") == 0 || (automatic && s->bytes <= FILLED_BY_ITSELF);
     s->fill = s->fill_tables || strcmp(s->values_wanted, "no-tables") == 0;
     return QR_OK;
-}
-
-/* Makes the folder, or accepts an empty one. */
-static qr_status make_folder(const char *path, qr_error *err)
-{
-    if (mkdir(path, 0755) == 0)
-        return QR_OK;
-    if (errno != EEXIST)
-        return qr_fail(err, QR_IO, "%s: cannot create the folder: %s", path, strerror(errno));
-    DIR *dir = opendir(path);
-    if (!dir)
-        return qr_fail(err, QR_IO, "%s: cannot open the folder: %s", path, strerror(errno));
-    bool empty = true;
-    for (struct dirent *e; empty && (e = readdir(dir));)
-        empty = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0;
-    closedir(dir);
-    return empty ? QR_OK : qr_fail(err, QR_IO, "%s: is not empty", path);
 }
 
 static void shard_name(const struct synth *s, int32_t shard, char out[64])
@@ -217,7 +198,8 @@ static qr_status write_index(const struct synth *s, qr_error *err)
 static qr_status write_folder(const struct synth *s, qr_error *err)
 {
     uint8_t *chunk = qr_malloc(SYNTH_CHUNK);
-    qr_status st = chunk ? make_folder(s->out, err) : qr_fail(err, QR_NO_MEMORY, "no memory for %d bytes", SYNTH_CHUNK);
+    qr_status st =
+        chunk ? fresh_folder(s->out, err) : qr_fail(err, QR_NO_MEMORY, "no memory for %d bytes", SYNTH_CHUNK);
     for (int32_t shard = 0; st == QR_OK && shard < schema_shards(s->schema); shard++)
         st = write_shard(s, shard, chunk, err);
     if (st == QR_OK)
