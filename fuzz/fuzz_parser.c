@@ -21,7 +21,7 @@ static void load(void)
     static const char *const tokens[] = {TOKEN_DSML, TOKEN_THINK, TOKEN_END_THINK, TOKEN_EOS,
                                          TOKEN_USER, "<|EOT|>",   TOKEN_DSML,      TOKEN_DSML};
     static struct arena arena;
-    struct json_document *doc; /* stays, as the list of tools does */
+    static struct json_document *doc; /* stays, as the list of tools does */
     char *json;
     size_t size;
     qr_error err = {0};
@@ -133,7 +133,7 @@ static void same(const struct outcome *a, const struct outcome *b)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const struct stop_string stops[] = {{"ab", 2}, {"\n\nb", 3}};
+    static const char *const stops[] = {"ab", "\n\nb"};
     struct tok_ids bytes = {0}, whole = {0};
     if (!tok)
         load();

@@ -248,7 +248,7 @@ qr_status parser_open(const struct parser_options *options, struct parser **out,
     p->options.recovery &= p->tools_on;
     find_tokens(p);
     detok_start(&p->detokenizer, options->tok);
-    qr_status st = stop_filter_open(&p->stops, options->stops, options->stop_count, options->include_stop, err);
+    qr_status st = stop_open(options->stops, options->stop_count, options->include_stop, &p->stops, err);
     if (st != QR_OK) {
         parser_close(p);
         return st;
@@ -261,7 +261,7 @@ void parser_close(struct parser *p)
 {
     if (!p)
         return;
-    stop_filter_free(&p->stops);
+    stop_close(p->stops);
     buffer_free(&p->tag_text);
     buffer_free(&p->block);
     buffer_free(&p->body);
@@ -279,6 +279,6 @@ const char *parser_finish_name(enum parser_finish finish)
     return names[finish];
 }
 
-int64_t parser_matched_stop(const struct parser *p) { return p->stops.matched ? (int64_t)p->stops.match : -1; }
+int32_t parser_matched_stop(const struct parser *p) { return stop_found(p->stops); }
 enum parser_place parser_place(const struct parser *p) { return p->place; }
 const struct parser_counts *parser_counts(const struct parser *p) { return &p->counts; }

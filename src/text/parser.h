@@ -5,7 +5,7 @@
 
 #include "text/chat.h"
 #include "text/deltas.h"
-#include "text/stop_filter.h"
+#include "text/stop.h"
 
 struct parser_options {
     const struct tokenizer *tok;
@@ -17,8 +17,8 @@ struct parser_options {
     bool single_call;   /* the first whole call is the end (parallel_tool_calls: false) */
     bool
         recovery; /* misspelled tags are tags: `|DSML|` in ASCII, calls without a block, a bare `<invoke name=` (3.5) */
-    const struct stop_string *stops;
-    size_t stop_count;
+    const char *const *stops; /* stop strings of visible content */
+    int32_t stop_count;
     bool include_stop;
     int64_t min_ids; /* until so many ids came, stop strings are text */
 };
@@ -44,7 +44,7 @@ struct parser_counts {
     int64_t discarded_ids; /* behind a finished block */
 };
 
-/* The texts of stop strings must outlive the parser. QR_BAD_ARGUMENT for an empty one. */
+/* Copies the stop strings; QR_BAD_REQUEST when stop_open refuses them. */
 qr_status parser_open(const struct parser_options *options, struct parser **out, qr_error *err);
 void parser_close(struct parser *p); /* NULL is fine */
 
@@ -61,7 +61,7 @@ enum parser_finish parser_finish(const struct parser *p);
 const char *parser_finish_name(enum parser_finish finish); /* "stop", "tool_calls", "length" */
 
 /* Which stop string ended the content, by its place in the options; -1 when none did. */
-int64_t parser_matched_stop(const struct parser *p);
+int32_t parser_matched_stop(const struct parser *p);
 enum parser_place parser_place(const struct parser *p);
 const struct parser_counts *parser_counts(const struct parser *p);
 

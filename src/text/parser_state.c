@@ -8,24 +8,31 @@ void parser_finish_with(struct parser *p, enum parser_finish finish)
     p->state = ENDED;
 }
 
-void parser_flush_stops(struct parser *p)
+static void show_content(struct parser *p)
 {
-    buffer_clear(&p->shown);
-    stop_filter_flush(&p->stops, &p->shown);
     if (p->shown.length)
         deltas_add(p->out, DELTA_CONTENT, 0, p->shown.data, p->shown.length);
+    buffer_clear(&p->shown);
+}
+
+void parser_flush_stops(struct parser *p)
+{
+    if (stop_flush(p->stops, &p->shown, NULL) != QR_OK)
+        p->shown.failed = true;
+    show_content(p);
 }
 
 void parser_emit_content(struct parser *p, const char *text, size_t length)
 {
+    bool hit = false;
     if (length == 0 || p->state == ENDED)
         return;
     p->has_content = true;
-    buffer_clear(&p->shown);
-    stop_filter_push(&p->stops, text, length, p->counts.ids >= p->options.min_ids, &p->shown);
-    if (p->shown.length)
-        deltas_add(p->out, DELTA_CONTENT, 0, p->shown.data, p->shown.length);
-    if (p->stops.matched)
+    bool counts = p->counts.ids >= p->options.min_ids;
+    if (stop_push(p->stops, text, length, counts, &p->shown, &hit, NULL) != QR_OK)
+        p->shown.failed = true;
+    show_content(p);
+    if (hit)
         parser_finish_with(p, FINISH_STOP);
 }
 

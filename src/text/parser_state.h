@@ -33,7 +33,7 @@ struct parser {
     bool tools_on;
     int32_t dsml, think, end_think, eos, roles[5];
     struct detokenizer detokenizer;
-    struct stop_filter stops;
+    struct stop_matcher *stops;
     struct deltas *out; /* during a call */
     enum state state;
     enum parser_finish finish;

@@ -1,5 +1,7 @@
 #include "tools/text.h"
 
+#include <string.h>
+
 #include "base/alloc.h"
 #include "text/parser.h"
 
@@ -12,7 +14,7 @@ struct parse {
 struct question {
     struct arena arena;
     struct tool_list tools;
-    struct stop_string *stops;
+    const char **stops;
     struct tok_ids ids;
     struct parser_options options;
     enum parser_end end;
@@ -40,12 +42,12 @@ static qr_status read_stops(const struct json *stop, struct question *q, qr_erro
     if (!q->stops)
         return qr_fail(err, QR_NO_MEMORY, "no memory for %zu stop strings", count);
     for (size_t i = 0; i < count; i++, s = s->next) {
-        if (s->kind != JSON_STRING || s->length == 0)
-            return qr_fail(err, QR_BAD_REQUEST, "stop[%zu] is no string of at least one byte", i);
-        q->stops[i] = (struct stop_string){s->text, s->length};
+        if (s->kind != JSON_STRING || s->length == 0 || strlen(s->text) != s->length)
+            return qr_fail(err, QR_BAD_REQUEST, "stop[%zu] is no string of at least one byte, none of them NUL", i);
+        q->stops[i] = s->text;
     }
     q->options.stops = q->stops;
-    q->options.stop_count = count;
+    q->options.stop_count = (int32_t)count;
     return QR_OK;
 }
 

@@ -34,7 +34,7 @@ void parser_case_open(struct parser_case *c, const struct json *line, const stru
     c->end = json_equals(json_get(line, "end"), "length") ? END_LENGTH : END_EOS;
     const struct json *stops = json_get(line, "stop");
     for (const struct json *s = stops ? stops->child : NULL; s; s = s->next)
-        c->stops[c->options.stop_count++] = (struct stop_string){s->text, s->length};
+        c->stops[c->options.stop_count++] = s->text;
 }
 
 void parser_case_close(struct parser_case *c) { arena_free(&c->arena); }

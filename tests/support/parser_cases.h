@@ -10,7 +10,7 @@ struct parser_case {
     const char *id;
     struct arena arena;
     struct tool_list tools;
-    struct stop_string stops[16];
+    const char *stops[16];
     struct parser_options options;
     enum parser_end end;
 };
@@ -19,9 +19,9 @@ struct parser_case {
 void parser_case_open(struct parser_case *c, const struct json *line, const struct tokenizer *tok);
 void parser_case_close(struct parser_case *c);
 
-/* Feeds `ids` and compares the sum of the deltas with the line, failing the test when they differ: with the deltas taken
- * after every id, taken once at the end, and taken at every place once (at 256 of them when there are more). No delta may
- * end inside a character. `cut` names the cutting in messages. */
+/* Feeds `ids` and compares the sum of the deltas with the line, failing the test when they differ: with the deltas
+ * taken after every id, taken once at the end, and taken at every place once (at 256 of them when there are more). No
+ * delta may end inside a character. `cut` names the cutting in messages. */
 void parser_case_check(const struct parser_case *c, const struct tok_ids *ids, const char *cut);
 
 #endif
