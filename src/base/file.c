@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,10 +13,11 @@
 
 #include "base/alloc.h"
 
+/* Without waiting: a named pipe that nobody writes to is refused, not waited for. */
 static qr_status open_regular(const char *path, int *fd, uint64_t *size, qr_error *err)
 {
     struct stat st;
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd < 0)
         return qr_fail(err, QR_BAD_FILE, "%s: cannot open: %s", path, strerror(errno));
     if (fstat(*fd, &st) || !S_ISREG(st.st_mode)) {
@@ -104,40 +106,64 @@ qr_status file_read(const char *path, uint64_t limit, char **data, size_t *size,
     return QR_OK;
 }
 
+qr_status file_output(const char *path, char **out, qr_error *err)
+{
+    char led_to[PATH_MAX];
+    struct stat st;
+    *out = NULL;
+    if (lstat(path, &st) == 0 && S_ISLNK(st.st_mode)) {
+        if (!realpath(path, led_to))
+            return qr_fail(err, QR_IO, "%s: cannot follow the link: %s", path, strerror(errno));
+        path = led_to;
+    }
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return qr_fail(err, QR_IO, "%s: not a regular file, and no file can take its place", path);
+    *out = qr_strdup(path);
+    return *out ? QR_OK : qr_fail(err, QR_NO_MEMORY, "%s: no memory for the path", path);
+}
+
+static bool write_all(int fd, const char *data, size_t size)
+{
+    while (size) {
+        ssize_t n = write(fd, data, size);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return false;
+        data += n;
+        size -= (size_t)n;
+    }
+    return true;
+}
+
 qr_status file_write_atomic(const char *path, const void *data, size_t size, qr_error *err)
 {
-    qr_status st = QR_OK;
-    size_t n = strlen(path);
-    char *tmp = qr_malloc(n + 8);
-    if (!tmp)
-        return qr_fail(err, QR_NO_MEMORY, "%s: no memory for the path", path);
-    memcpy(tmp, path, n);
-    memcpy(tmp + n, ".XXXXXX", 8);
-    int fd = mkstemp(tmp);
+    char *place = NULL, *temporary = NULL;
+    int fd = -1;
+    qr_status st = file_output(path, &place, err);
+    if (st != QR_OK)
+        return st;
+    temporary = qr_malloc(strlen(place) + sizeof ".XXXXXX");
+    if (!temporary) {
+        st = qr_fail(err, QR_NO_MEMORY, "%s: no memory for the path", path);
+        goto cleanup;
+    }
+    strcpy(temporary, place);
+    strcat(temporary, ".XXXXXX");
+    fd = mkstemp(temporary);
     if (fd < 0) {
         st = qr_fail(err, QR_IO, "%s: cannot create: %s", path, strerror(errno));
-        qr_free(tmp);
-        return st;
+        goto cleanup;
     }
-    const char *p = data;
-    size_t left = size;
-    while (left) {
-        ssize_t w = write(fd, p, left);
-        if (w < 0 && errno == EINTR)
-            continue;
-        if (w <= 0)
-            break;
-        p += w;
-        left -= (size_t)w;
-    }
-    if (left || fchmod(fd, 0644) || fsync(fd) || close(fd)) {
+    if (!write_all(fd, data, size) || fchmod(fd, 0644) || fsync(fd) || rename(temporary, place)) {
         st = qr_fail(err, QR_IO, "%s: cannot write %zu bytes: %s", path, size, strerror(errno));
-        unlink(tmp);
-    } else if (rename(tmp, path)) {
-        st = qr_fail(err, QR_IO, "%s: cannot rename into place: %s", path, strerror(errno));
-        unlink(tmp);
+        unlink(temporary);
     }
-    qr_free(tmp);
+cleanup:
+    if (fd >= 0)
+        close(fd);
+    qr_free(temporary);
+    qr_free(place);
     return st;
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/buffer.h"
+#include "base/file.h"
 #include "base/json.h"
 
 struct declared_metadata {
@@ -17,7 +18,7 @@ struct declared_metadata {
 };
 
 struct safetensors_writer {
-    char *path, *temporary;
+    char *path, *place, *temporary; /* as it was given; where it goes; where it grows */
     int fd;
     struct tensor_table table;
     struct declared_metadata *metadata;
@@ -25,30 +26,32 @@ struct safetensors_writer {
     uint64_t *offsets; /* of each tensor in the file, from begin on */
 };
 
-static qr_status no_memory(const struct safetensors_writer *w, qr_error *err)
+static qr_status no_memory_for(const char *path, qr_error *err)
 {
-    return qr_fail(err, QR_NO_MEMORY, "%s: no memory to write it", w->path);
+    return qr_fail(err, QR_NO_MEMORY, "%s: no memory to write it", path);
 }
+
+static qr_status no_memory(const struct safetensors_writer *w, qr_error *err) { return no_memory_for(w->path, err); }
 
 qr_status safetensors_create(const char *path, struct safetensors_writer **out, qr_error *err)
 {
     *out = NULL;
     struct safetensors_writer *w = qr_calloc(1, sizeof *w);
     if (!w)
-        return qr_fail(err, QR_NO_MEMORY, "%s: no memory to write it", path);
+        return no_memory_for(path, err);
     w->fd = -1;
     tensor_table_init(&w->table);
-    qr_status st = QR_OK;
-    size_t n = strlen(path);
     w->path = qr_strdup(path);
-    char *temporary = qr_malloc(n + 8);
-    if (!w->path || !temporary) {
-        st = qr_fail(err, QR_NO_MEMORY, "%s: no memory to write it", path);
-        qr_free(temporary);
+    qr_status st = w->path ? file_output(path, &w->place, err) : no_memory_for(path, err);
+    if (st != QR_OK)
+        goto cleanup;
+    char *temporary = qr_malloc(strlen(w->place) + sizeof ".XXXXXX");
+    if (!temporary) {
+        st = no_memory_for(path, err);
         goto cleanup;
     }
-    memcpy(temporary, path, n);
-    memcpy(temporary + n, ".XXXXXX", 8);
+    strcpy(temporary, w->place);
+    strcat(temporary, ".XXXXXX");
     w->fd = mkstemp(temporary);
     if (w->fd < 0) {
         st = qr_fail(err, QR_IO, "%s: cannot create: %s", path, strerror(errno));
@@ -72,6 +75,7 @@ void safetensors_discard(struct safetensors_writer *w)
     if (w->temporary)
         unlink(w->temporary);
     qr_free(w->temporary);
+    qr_free(w->place);
     qr_free(w->path);
     qr_free(w->offsets);
     qr_free(w->metadata);
@@ -249,7 +253,7 @@ qr_status safetensors_end(struct safetensors_writer *w, qr_error *err)
     w->fd = -1;
     if (fchmod(fd, 0644) | close(fd))
         return qr_fail(err, QR_IO, "%s: cannot write it: %s", w->path, strerror(errno));
-    if (rename(w->temporary, w->path))
+    if (rename(w->temporary, w->place))
         return qr_fail(err, QR_IO, "%s: cannot rename into place: %s", w->path, strerror(errno));
     qr_free(w->temporary);
     w->temporary = NULL;
