@@ -111,6 +111,8 @@ qr_status file_output(const char *path, char **out, qr_error *err)
     char led_to[PATH_MAX];
     struct stat st;
     *out = NULL;
+    if (!*path)
+        return qr_fail(err, QR_IO, "the name of a file to write is empty");
     if (lstat(path, &st) == 0 && S_ISLNK(st.st_mode)) {
         if (!realpath(path, led_to))
             return qr_fail(err, QR_IO, "%s: cannot follow the link: %s", path, strerror(errno));

@@ -25,7 +25,7 @@ static qr_status read_line(struct jsonl_reader *reader, bool *end, qr_error *err
             part[n++] = (char)c;
         more = n == sizeof part;
         *end = c == EOF && n == 0 && reader->line.length == 0;
-        if (!buffer_append(&reader->line, part, n))
+        if (!buffer_append(&reader->line, part, n) || reader->line.length > JSONL_LONGEST_LINE)
             break;
     }
     funlockfile(reader->file);
@@ -35,6 +35,9 @@ static qr_status read_line(struct jsonl_reader *reader, bool *end, qr_error *err
     if (reader->line.failed)
         return qr_fail(err, QR_NO_MEMORY, "%s: no memory for line %llu", reader->name,
                        (unsigned long long)reader->number + 1);
+    if (reader->line.length > JSONL_LONGEST_LINE)
+        return qr_fail(err, QR_BAD_FILE, "%s line %llu: over %d bytes, at most that many are read", reader->name,
+                       (unsigned long long)reader->number + 1, JSONL_LONGEST_LINE);
     return QR_OK;
 }
 

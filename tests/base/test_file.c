@@ -73,6 +73,7 @@ static void what_is_no_regular_file_is_never_replaced(void **state)
     assert_true(S_ISFIFO(st.st_mode));
     assert_int_equal(mkdir(below, 0700), 0);
     assert_int_equal(file_write_atomic(below, "x", 1, &err), QR_IO);
+    assert_int_equal(file_write_atomic("", "x", 1, &err), QR_IO);
 }
 
 static void a_link_stays_and_the_file_behind_it_is_written(void **state)

@@ -93,6 +93,21 @@ static void an_unreadable_file_is_no_end(void **state)
     fclose(f);
 }
 
+static void a_file_without_an_end_is_not_read_for_ever(void **state)
+{
+    struct jsonl_reader r;
+    struct json_document *doc;
+    qr_error err = {0};
+    FILE *f = fopen("/dev/zero", "r");
+    (void)state;
+    assert_non_null(f);
+    jsonl_open(&r, f, "zeros");
+    assert_int_equal(jsonl_next(&r, &doc, &err), QR_BAD_FILE);
+    assert_string_equal(err.message, "zeros line 1: over 268435456 bytes, at most that many are read");
+    jsonl_close(&r);
+    fclose(f);
+}
+
 static void a_line_without_memory_is_a_status(void **state)
 {
     static const char text[] = "{\"a\":1}\n";
@@ -125,6 +140,7 @@ int main(void)
         cmocka_unit_test(good_lines_are_read_and_bad_ones_named),
         cmocka_unit_test(lines_may_have_any_length),
         cmocka_unit_test(an_unreadable_file_is_no_end),
+        cmocka_unit_test(a_file_without_an_end_is_not_read_for_ever),
         cmocka_unit_test(a_line_without_memory_is_a_status),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

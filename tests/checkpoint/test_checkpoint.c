@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "base/alloc.h"
+#include "base/buffer.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_check.h"
 #include "checkpoint/safetensors_write.h"
@@ -136,6 +137,20 @@ static void a_malformed_index_is_refused(void **state)
         put_text("model.safetensors.index.json", cases[i][0]);
         refused(cases[i][1]);
     }
+}
+
+/* A list of names that is searched from its end is slow when it is long and every name is new. */
+static void an_index_of_very_many_files_is_refused(void **state)
+{
+    struct buffer index = {0};
+    (void)state;
+    buffer_printf(&index, "{\"weight_map\": {\"a\": \"one.st\"");
+    for (int i = 0; i < 5000; i++)
+        buffer_printf(&index, ", \"t%d\": \"f%d\"", i, i);
+    assert_true(buffer_printf(&index, "}}"));
+    put_text("model.safetensors.index.json", index.data);
+    refused("names more than 4096 files");
+    buffer_free(&index);
 }
 
 static void a_tensor_elsewhere_than_mapped_is_refused(void **state)
@@ -349,6 +364,7 @@ int main(void)
         cmocka_unit_test(a_folder_of_shards_is_one_table),
         cmocka_unit_test(a_single_file_needs_no_index),
         cmocka_unit_test(a_malformed_index_is_refused),
+        cmocka_unit_test(an_index_of_very_many_files_is_refused),
         cmocka_unit_test(a_tensor_elsewhere_than_mapped_is_refused),
         cmocka_unit_test(file_names_that_contain_dots_are_fine),
         cmocka_unit_test(a_folder_must_hold_exactly_the_list),
