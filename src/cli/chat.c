@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "cli/chat_log.h"
 #include "cli/commands.h"
+#include "cli/display.h"
 #include "cli/loaded.h"
 #include "cli/sampling_options.h"
 
@@ -23,58 +24,6 @@ struct chat_program {
     char *tools_text;
     bool terminal;
 };
-
-static const char end_of_reasoning[] = "</think>";
-
-/* ---- showing an answer: what is before </think> is dimmed on a terminal ---- */
-
-struct display {
-    bool terminal, reasoning;
-    struct buffer held; /* may be the beginning of </think> */
-};
-
-static void dim(const struct display *d, bool on)
-{
-    if (d->terminal)
-        fputs(on ? "\033[2m" : "\033[0m", stdout);
-}
-
-static void show(void *user, const char *text, size_t length)
-{
-    struct display *d = user;
-    if (!d->reasoning) {
-        fwrite(text, 1, length, stdout);
-        fflush(stdout);
-        return;
-    }
-    buffer_append(&d->held, text, length);
-    char *end = d->held.data ? strstr(d->held.data, end_of_reasoning) : NULL;
-    if (end) {
-        fwrite(d->held.data, 1, (size_t)(end - d->held.data), stdout);
-        d->reasoning = false;
-        dim(d, false);
-        fputs("\n\n", stdout);
-        fputs(end + strlen(end_of_reasoning), stdout);
-        buffer_clear(&d->held);
-    } else if (d->held.length >= sizeof end_of_reasoning) {
-        const size_t ready = d->held.length - (sizeof end_of_reasoning - 1);
-        fwrite(d->held.data, 1, ready, stdout);
-        memmove(d->held.data, d->held.data + ready, d->held.length - ready + 1);
-        d->held.length -= ready;
-    }
-    fflush(stdout);
-}
-
-static void show_end(struct display *d)
-{
-    if (d->reasoning) {
-        fwrite(d->held.data ? d->held.data : "", 1, d->held.length, stdout);
-        dim(d, false);
-    }
-    buffer_free(&d->held);
-    putchar('\n');
-    fflush(stdout);
-}
 
 /* ---- one turn ---- */
 
@@ -121,20 +70,20 @@ static qr_status turn(struct chat_program *p, const char *text, qr_error *err)
     if (!chat_log_add(&p->log, "user", text, strlen(text), NULL))
         return qr_fail(err, QR_NO_MEMORY, "no memory for the message");
     qr_status st = render(p, &prompt, err);
-    struct display display = {.terminal = p->terminal, .reasoning = prompt.starts_in_reasoning};
+    struct display display;
     const bool reasoning = prompt.starts_in_reasoning;
     if (st == QR_OK)
         st = request_from_options(p->loaded.model, &p->sampling, &prompt.tokens, &request, &seed, err);
     if (st == QR_OK) {
         interrupt_taken();
-        dim(&display, reasoning);
-        st = loaded_answer(&p->loaded, &request.request, show, &display, &answer, err);
-        show_end(&display);
+        display_open(&display, reasoning);
+        st = loaded_answer(&p->loaded, &request.request, display_show, &display, &answer, err);
+        display_close(&display);
     }
     if (st == QR_OK) {
         const char *raw = answer.text.data ? answer.text.data : "";
-        const char *end = reasoning ? strstr(raw, end_of_reasoning) : NULL;
-        const char *content = end ? end + strlen(end_of_reasoning) : reasoning ? "" : raw;
+        const char *end = reasoning ? strstr(raw, display_end_of_reasoning) : NULL;
+        const char *content = end ? end + strlen(display_end_of_reasoning) : reasoning ? "" : raw;
         char *thought = reasoning ? qr_strndup(raw, end ? (size_t)(end - raw) : strlen(raw)) : NULL;
         if (!chat_log_add(&p->log, "assistant", content, strlen(content), thought))
             st = qr_fail(err, QR_NO_MEMORY, "no memory for the answer");

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "base/utf8.h"
 
 void chat_turn_write(struct json_writer *w, const struct chat_turn *turn)
 {
@@ -16,6 +17,15 @@ void chat_turn_write(struct json_writer *w, const struct chat_turn *turn)
         json_w_string(w, turn->reasoning);
     }
     json_w_end_object(w);
+}
+
+static qr_status write_turn(struct json_writer *w, const struct chat_turn *turn, qr_error *err)
+{
+    const size_t length = strlen(turn->text), valid = utf8_valid_prefix(turn->text, length);
+    if (valid < length)
+        return qr_fail(err, QR_BAD_REQUEST, "the %s message is no UTF-8 at byte %zu", turn->role, valid);
+    chat_turn_write(w, turn);
+    return QR_OK;
 }
 
 /* --think off, or an effort. */
@@ -73,12 +83,12 @@ qr_status chat_body_render(const qr_model *model, const struct chat_body *body, 
     json_w_object(w);
     json_w_key(w, "messages");
     json_w_array(w);
-    for (size_t i = 0; i < body->turn_count; i++)
-        chat_turn_write(w, &body->turns[i]);
+    for (size_t i = 0; st == QR_OK && i < body->turn_count; i++)
+        st = write_turn(w, &body->turns[i], err);
     json_w_end_array(w);
     if (body->think)
         write_think(w, body->think);
-    if (body->tools)
+    if (st == QR_OK && body->tools)
         st = write_text(w, "tools", body->tools, err);
     if (st == QR_OK && body->schema)
         st = write_schema(w, body->schema, err);

@@ -1,3 +1,4 @@
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -172,7 +173,7 @@ static qr_status score_line(struct loaded *l, const struct json *line, struct js
         st = qr_fail(err, QR_NO_MEMORY, "no memory for %zu tokens", count);
     if (st == QR_OK && (from < 1 || from >= count))
         st = qr_fail(err, QR_BAD_REQUEST, "wanted a context of at least one token and a continuation of at least one, found "
-                     "%zu and %zu", from, count - from);
+                     "%zu and %zu", count < from ? count : from, count < from ? 0 : count - from);
     if (st == QR_OK) {
         if (a.count)
             memcpy(all, a.data, a.count * sizeof *all);
@@ -220,9 +221,11 @@ static qr_status eval_requests(struct loaded *l, const struct eval_options *o, q
     struct json_writer *w = json_writer_open(false);
     if (!file || !w) {
         json_writer_close(w);
-        return qr_fail(err, QR_BAD_FILE, "%s: cannot open", o->requests);
+        return file ? qr_fail(err, QR_NO_MEMORY, "no memory for the answers")
+                    : qr_fail(err, QR_BAD_FILE, "%s: cannot open: %s", o->requests, strerror(errno));
     }
     jsonl_open(&reader, file, o->requests);
+    int64_t failed = 0;
     qr_status st = QR_OK;
     while (st == QR_OK) {
         struct json_document *doc = NULL;
@@ -249,6 +252,7 @@ static qr_status eval_requests(struct loaded *l, const struct eval_options *o, q
         if (line != QR_OK) {
             json_w_key(w, "error");
             json_w_string(w, line_error.message);
+            failed++;
         }
         json_w_end_object(w);
         st = print_line(w, err);
@@ -261,6 +265,8 @@ static qr_status eval_requests(struct loaded *l, const struct eval_options *o, q
     if (st == QR_OK && !o->model.quiet && tally.count)
         fprintf(stderr, "%lld tokens, mean NLL %.4f, perplexity %.4f\n", (long long)tally.count,
                 tally.total / (double)tally.count, exp(tally.total / (double)tally.count));
+    if (st == QR_OK && failed)
+        st = qr_fail(err, QR_BAD_REQUEST, "%s: %lld requests failed", o->requests, (long long)failed);
     return st;
 }
 

@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +53,7 @@ static qr_status read_items(struct work *w, const char *path, qr_error *err)
     qr_status st = QR_OK;
     FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
     if (!file)
-        return qr_fail(err, QR_BAD_FILE, "%s: cannot open", path);
+        return qr_fail(err, QR_BAD_FILE, "%s: cannot open: %s", path, strerror(errno));
     jsonl_open(&reader, file, path);
     for (;;) {
         struct json_document *doc = NULL;

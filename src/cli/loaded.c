@@ -2,6 +2,7 @@
 #include "cli/loaded.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -65,7 +66,7 @@ qr_status loaded_answer(struct loaded *l, const qr_request *request, void (*show
         return st;
     while (event.finish == QR_FINISH_NONE) {
         st = qr_poll(l->engine, handle, 100, &event, err);
-        if (interrupt_taken())
+        if (interrupt_taken() || (show && ferror(stdout))) /* nobody reads on */
             qr_cancel(l->engine, handle);
         if (st == QR_BUSY)
             continue;

@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -83,6 +84,7 @@ static int dispatch(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    signal(SIGPIPE, SIG_IGN); /* a reader that went away is a failed write, said in a sentence */
     int status = dispatch(argc, argv);
     /* A full disk or a closed pipe must not look like success. */
     if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {

@@ -6,8 +6,12 @@
 #include "base/status.h"
 #include "cli/chat_body.h"
 #include "cli/commands.h"
+#include "cli/display.h"
 #include "cli/loaded.h"
 #include "cli/sampling_options.h"
+
+/* Bytes; far beyond what any context holds. */
+enum { LARGEST_PROMPT = 1 << 30 };
 
 struct run_options {
     struct model_options model;
@@ -22,8 +26,12 @@ static qr_status read_stdin(char **text, size_t *length, qr_error *err)
     struct buffer all = {0};
     char piece[65536];
     size_t n;
-    while ((n = fread(piece, 1, sizeof piece, stdin)) > 0)
+    while (all.length <= LARGEST_PROMPT && (n = fread(piece, 1, sizeof piece, stdin)) > 0)
         buffer_append(&all, piece, n);
+    if (all.length > LARGEST_PROMPT) {
+        buffer_free(&all);
+        return qr_fail(err, QR_BAD_REQUEST, "standard input: over %d bytes, at most that many are read", LARGEST_PROMPT);
+    }
     if (ferror(stdin) || !buffer_append(&all, "", 0)) {
         buffer_free(&all);
         return qr_fail(err, QR_IO, "standard input: cannot be read");
@@ -36,7 +44,7 @@ static qr_status read_stdin(char **text, size_t *length, qr_error *err)
 static qr_status read_prompt(const struct run_options *o, const char *argument, char **text, size_t *length, qr_error *err)
 {
     if (o->file && strcmp(o->file, "-") != 0)
-        return file_read(o->file, 1 << 30, text, length, err);
+        return file_read(o->file, LARGEST_PROMPT, text, length, err);
     if (o->file || !argument || strcmp(argument, "-") == 0)
         return read_stdin(text, length, err);
     *length = strlen(argument);
@@ -53,12 +61,11 @@ static qr_status read_optional(const char *path, char **text, qr_error *err)
 }
 
 static qr_status make_prompt(const struct run_options *o, const qr_model *model, const char *text, size_t length,
-                             qr_tokens *out, qr_error *err)
+                             qr_prompt *out, qr_error *err)
 {
     char *tools = NULL, *schema = NULL;
-    qr_prompt prompt = {0};
     if (o->raw)
-        return qr_tokenize(model, text, length, true, out, err);
+        return qr_tokenize(model, text, length, true, &out->tokens, err);
     if (strlen(text) != length)
         return qr_fail(err, QR_BAD_REQUEST, "the prompt holds a NUL character; --raw takes it as it is");
     const struct chat_turn turn = {.role = "user", .text = text};
@@ -67,21 +74,11 @@ static qr_status make_prompt(const struct run_options *o, const qr_model *model,
         st = read_optional(o->schema, &schema, err);
     if (st == QR_OK) {
         const struct chat_body body = {.turns = &turn, .turn_count = 1, .think = o->think, .tools = tools, .schema = schema};
-        st = chat_body_render(model, &body, &prompt, err);
+        st = chat_body_render(model, &body, out, err);
     }
-    *out = prompt.tokens;
-    prompt.tokens = (qr_tokens){0};
-    qr_prompt_free(&prompt);
     qr_free(tools);
     qr_free(schema);
     return st;
-}
-
-static void show(void *user, const char *text, size_t length)
-{
-    (void)user;
-    fwrite(text, 1, length, stdout);
-    fflush(stdout);
 }
 
 static void print_json(const struct answer *a, uint64_t seed)
@@ -119,7 +116,8 @@ static qr_status run(const struct run_options *o, bool json, const char *argumen
     struct loaded l = {0};
     struct request_text request = {0};
     struct answer answer = {0};
-    qr_tokens tokens = {0};
+    struct display display;
+    qr_prompt prompt = {0};
     char *text = NULL;
     size_t length = 0;
     uint64_t seed = 0;
@@ -127,17 +125,18 @@ static qr_status run(const struct run_options *o, bool json, const char *argumen
     if (st == QR_OK)
         st = loaded_open(&o->model, &l, err);
     if (st == QR_OK)
-        st = make_prompt(o, l.model, text, length, &tokens, err);
+        st = make_prompt(o, l.model, text, length, &prompt, err);
     if (st == QR_OK)
-        st = request_from_options(l.model, &o->sampling, &tokens, &request, &seed, err);
+        st = request_from_options(l.model, &o->sampling, &prompt.tokens, &request, &seed, err);
     if (st == QR_OK) {
         interrupt_catch();
         if (!o->model.quiet && request.sampling.temperature > 0 && !o->sampling.has_seed)
             fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
-        st = loaded_answer(&l, &request.request, json ? NULL : show, NULL, &answer, err);
+        display_open(&display, !json && prompt.starts_in_reasoning);
+        st = loaded_answer(&l, &request.request, json ? NULL : display_show, &display, &answer, err);
+        if (!json)
+            display_close(&display);
     }
-    if (!json && answer.text.length)
-        putchar('\n');
     if (st == QR_OK && json)
         print_json(&answer, seed);
     if (st == QR_OK && !o->model.quiet) {
@@ -146,7 +145,7 @@ static qr_status run(const struct run_options *o, bool json, const char *argumen
     }
     buffer_free(&answer.text);
     request_text_free(&request);
-    qr_tokens_free(&tokens);
+    qr_prompt_free(&prompt);
     loaded_close(&l);
     qr_free(text);
     return st;
