@@ -172,12 +172,12 @@ static bool make_room(struct images *im)
 
 image_id images_store(struct images *im, block_id block, const struct image_facts *facts)
 {
-    if (im->of_block[block] != IMAGE_NONE)
-        images_forget(im, im->of_block[block]);
     if (im->count == 0 || !make_room(im)) {
         im->counters.dropped++;
         return IMAGE_NONE;
     }
+    if (im->of_block[block] != IMAGE_NONE)
+        images_forget(im, im->of_block[block]);
     const image_id id = im->free[--im->free_count];
     blocks_take(im->blocks, im->units, units_of(im, id));
     im->record[id] = (struct record){.state = STATE_COPYING, .copying = true, .block = block, .facts = *facts};

@@ -57,11 +57,11 @@ struct sched_request {
     void *owner;
 
     /* ---- its tokens ---- */
-    int32_t *tokens; /* [limit + 1]; [0, count) are final. Never a placeholder */
+    int32_t *tokens; /* [limit]; [0, count) are final. Never a placeholder */
     int32_t count;
-    uint8_t *image_mask;    /* [limit + 1] or NULL */
-    uint64_t *content;      /* [limit + 1] or NULL */
-    struct block_key *keys; /* keys of its full blocks of final tokens, as far as they were asked for */
+    uint8_t *image_mask;    /* [limit] or NULL */
+    uint64_t *content;      /* [limit] or NULL */
+    struct block_key *keys; /* [limit / B] of its full blocks of final tokens, as far as they were asked for */
     int32_t key_count;
     int32_t first_logits;                   /* rows from here on still want logits; moves up as they are computed */
     int32_t draft[SCHED_MAX_WIDTH], drafts; /* proposed after the last final token (sched_draft) */
@@ -69,44 +69,43 @@ struct sched_request {
     /* ---- where it is ---- */
     enum request_state state;
     enum finish finish;
-    bool cancelled, queued_before; /* queued_before: preempted, hence before others of its priority */
-    uint64_t arrival;              /* order of sched_add */
-    int32_t end;                   /* T_end of this admission: the known tokens that prefill computes */
-    int32_t hit;                   /* H: compressed rows below it come from the prefix cache */
-    int32_t first;                 /* S: first row of this admission's forwards */
-    int32_t next;                  /* first row of its next span; rows below are computed or in flight */
-    int32_t done;                  /* rows below it are computed: the one source of progress */
-    int32_t published;             /* full blocks that were offered to the index */
-    struct flight flight[SCHED_MAX_DEPTH + 1];
+    bool cancelled;
+    bool preempted;                            /* goes before others of its priority */
+    uint64_t arrival;                          /* order of sched_add */
+    int32_t end;                               /* T_end of this admission: the known tokens that prefill computes */
+    int32_t hit;                               /* H: compressed rows below it come from the prefix cache */
+    int32_t next;                              /* first row of its next span; rows below are computed or in flight */
+    int32_t done;                              /* rows below it are computed: the one source of progress */
+    int32_t published;                         /* full blocks that were offered to the index */
+    struct flight flight[SCHED_MAX_DEPTH + 1]; /* oldest first */
     int32_t flights;
-    int32_t batches; /* handed out and not yet back that name it, dropped spans included */
+    int32_t batches; /* out now, that name it: dropped spans included */
 
     /* ---- what it holds ---- */
     int32_t slot;     /* -1: none */
     block_id *blocks; /* [limit / B, rounded up] */
     int32_t block_count;
     struct row_plan rows; /* of this admission */
-    bool fresh;           /* the slot is new to it: the next span places or restores the cursor */
-    bool restored;        /* the slot comes from an image or another slot */
+    bool fresh;           /* the slot is new to it: the next span places its cursor */
+    bool restored;        /* ... or reads it from the slot, which an image or another slot filled */
 
     /* ---- images (runtime.md 5.5) ---- */
-    image_id restoring;    /* pinned for it until the batch with the copy is over */
-    int32_t ring_layers;   /* layers whose rings below `rings_from` are complete */
     int32_t rings_from;    /* H0: boundary of the image it started from; 0 */
-    int32_t boundary;      /* H': where its prompt's image will be taken; -1 */
-    int32_t demand;        /* boundary that it would have liked to start from; -1 */
-    int32_t image_due;     /* cursor stands at this boundary and its state is to be stored; -1 */
-    int32_t last_image;    /* last boundary with an image of its chain; 0 */
-    image_id answer_image; /* of its answer, replaced by the next one; IMAGE_NONE */
+    int32_t ring_layers;   /* layers whose rings were complete there */
+    int32_t boundary;      /* where the image of its prompt will be taken; -1 */
+    int32_t demand;        /* boundary at which it would have liked an image; -1 */
+    int32_t image_due;     /* the state at this boundary is to be stored before the next row runs; -1 */
+    int32_t last_image;    /* last boundary with an image of its chain that stays; 0 */
+    block_id answer_block; /* the image of its answer is filed here, replaced by the next one; 0 */
 
     /* ---- what became of it ---- */
-    int32_t cached_tokens; /* H of its first admission: what its client is told */
+    int32_t cached_tokens; /* H of its first admission: what its client is told; -1: none yet */
     int32_t preemptions;
     int64_t rows_run, rows_rerun; /* rerun: below the hit */
 
-    struct sched_request *prev, *link; /* in the list it stands in */
-    struct sched_request *children;    /* held until this one has passed its prompt; through `sibling` */
-    struct sched_request *sibling, *parent;
+    struct sched_request *list_prev, *list_next; /* in the list it stands in */
+    struct sched_request *children, *sibling;    /* held until this one has passed its prompt */
+    struct sched_request *parent;                /* of a held one */
 };
 
 /* Allocates everything that the request will ever need of host memory. `block_tokens`: B. Fails with QR_BAD_ARGUMENT
@@ -116,7 +115,7 @@ qr_status sched_request_make(const struct request_given *given, int32_t block_to
 /* A request that no scheduler has. NULL is fine. */
 void sched_request_free(struct sched_request *r);
 
-/* Keys of its first `blocks` full blocks of final tokens. */
+/* Makes the keys of its first `blocks` full blocks, all of final tokens, where they are not there yet. */
 void sched_request_keys(struct sched_request *r, const struct block_key *root, int32_t block_tokens, int32_t blocks);
 
 static inline bool sched_request_running(const struct sched_request *r)
@@ -124,5 +123,6 @@ static inline bool sched_request_running(const struct sched_request *r)
     return r->state == REQUEST_PREFILL || r->state == REQUEST_DECODE;
 }
 const char *request_state_name(enum request_state state);
+const char *finish_name(enum finish finish);
 
 #endif

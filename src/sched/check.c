@@ -1,0 +1,150 @@
+#include "base/alloc.h"
+#include "sched/state.h"
+
+/* What the tables of all requests say about one block or slot. */
+struct books {
+    int32_t *references; /* [blocks] */
+    int32_t *holder;     /* [slots] requests that hold it */
+};
+
+static qr_status broken(qr_error *err, const char *rule, const struct sched_request *r, const char *what)
+{
+    return qr_fail(err, QR_INTERNAL, "%s: request %llu (%s, rows to %d of %d tokens) %s", rule,
+                   (unsigned long long)r->id, request_state_name(r->state), r->next, r->count, what);
+}
+
+/* ---- one request ---- */
+
+static qr_status check_progress(const struct sched *s, const struct sched_request *r, qr_error *err)
+{
+    int32_t row = r->done;
+    if (r->count < r->prompt || r->count > r->limit || r->done > r->count ||
+        r->next > r->count + s->width + s->options.depth)
+        return broken(err, "I1", r, "has rows beyond its tokens");
+    for (int32_t i = 0; i < r->flights; i++) {
+        if (r->flight[i].first != row)
+            return broken(err, "I1", r, "has spans in flight that do not follow one another");
+        row += r->flight[i].count;
+    }
+    if (row != r->next)
+        return broken(err, "I1", r, "would not go on where its slot's cursor stands");
+    if (r->state == REQUEST_DECODE && r->flights == 0 && r->next != r->count - 1)
+        return broken(err, "I1", r, "decodes, but its last token is not the next row");
+    if (r->block_count < blocks_for(s, r->next) || r->block_count > blocks_for(s, r->limit))
+        return broken(err, "I2", r, "has too few or too many pages");
+    return QR_OK;
+}
+
+/* Pages that it will write are its own; those it published are whole and final. */
+static qr_status check_pages(const struct sched *s, const struct sched_request *r, qr_error *err)
+{
+    const int32_t first_written = sched_max(r->done, r->hit) / s->block;
+    for (int32_t i = 0; i < r->block_count; i++) {
+        const block_id id = r->blocks[i];
+        if (id < 1 || id > blocks_usable(s->blocks))
+            return broken(err, "I2", r, "names a page that is not there");
+        if (i >= first_written && (blocks_references(s->blocks, id) != 1 || blocks_indexed(s->blocks, id)))
+            return broken(err, "I2", r, "will write a page that another may read");
+        if (blocks_indexed(s->blocks, id) &&
+            (i >= r->published || i >= r->key_count ||
+             blocks_find(s->blocks, &r->keys[i], r->tokens + (int64_t)i * s->block) != id))
+            return broken(err, "I4", r, "has a page in the index that is not its tokens'");
+    }
+    if (r->published > sched_max(r->hit, sched_min(r->done, r->count)) / s->block)
+        return broken(err, "I4", r, "published a page that is not computed");
+    return QR_OK;
+}
+
+static qr_status check_request(const struct sched *s, const struct sched_request *r, const struct books *books,
+                               qr_error *err)
+{
+    qr_status st = check_progress(s, r, err);
+    if (st == QR_OK)
+        st = check_pages(s, r, err);
+    if (st != QR_OK)
+        return st;
+    if (r->slot < 0 || r->slot >= s->options.pool->slots || books->holder[r->slot]++ > 0)
+        return broken(err, "I3", r, "has no slot of its own");
+    for (int32_t i = 0; i < r->block_count; i++)
+        books->references[r->blocks[i]]++;
+    return QR_OK;
+}
+
+static qr_status check_queue(const struct sched *s, const struct queue *q, const struct books *books, qr_error *err)
+{
+    int32_t count = 0;
+    qr_status st = QR_OK;
+    for (const struct sched_request *r = q->first; st == QR_OK && r; r = r->list_next, count++)
+        st = check_request(s, r, books, err);
+    if (st == QR_OK && count != q->count)
+        return qr_fail(err, QR_INTERNAL, "a queue of %d requests says it has %d", count, q->count);
+    return st;
+}
+
+/* ---- all together ---- */
+
+/* References of pages: each request that names one, each image that lies in it. */
+static qr_status check_references(const struct sched *s, const struct books *books, qr_error *err)
+{
+    int64_t image_units = 0;
+    for (block_id id = 1; id <= blocks_usable(s->blocks); id++) {
+        const int32_t more = blocks_references(s->blocks, id) - books->references[id];
+        if (more < 0 || more > 1)
+            return qr_fail(err, QR_INTERNAL, "I2: page %d has %d references, %d requests name it", id,
+                           blocks_references(s->blocks, id), books->references[id]);
+        image_units += more;
+    }
+    if (image_units != images_held(s->images))
+        return qr_fail(err, QR_INTERNAL, "I11: %lld pages belong to no request, images hold %lld",
+                       (long long)image_units, (long long)images_held(s->images));
+    return QR_OK;
+}
+
+static qr_status check_slots(const struct sched *s, const struct books *books, qr_error *err)
+{
+    for (int32_t i = 0; i < s->slot_count; i++)
+        if (books->holder[s->slots[i]]++ > 0)
+            return qr_fail(err, QR_INTERNAL, "I3: slot %d is free and held", s->slots[i]);
+    for (int32_t slot = 0; slot < s->options.pool->slots; slot++)
+        if (books->holder[slot] != 1)
+            return qr_fail(err, QR_INTERNAL, "I3: slot %d is lost", slot);
+    return QR_OK;
+}
+
+/* Stores stand in batches that are out: none is lost, none waits for a batch that never runs. */
+static qr_status check_maintenance(const struct sched *s, qr_error *err)
+{
+    int32_t stores = 0;
+    for (int32_t i = 0; i < s->out; i++)
+        stores += s->ring[(s->ring_first + i) % (s->options.depth + 1)].store_count;
+    if (stores != images_copying(s->images))
+        return qr_fail(err, QR_INTERNAL, "I8: %d images are being copied, %d in batches that are out",
+                       images_copying(s->images), stores);
+    return QR_OK;
+}
+
+static qr_status check_all(const struct sched *s, const struct books *books, qr_error *err)
+{
+    qr_status st = blocks_check(s->blocks, err);
+    if (st == QR_OK)
+        st = images_check(s->images, err);
+    if (st == QR_OK)
+        st = check_queue(s, &s->running, books, err);
+    if (st == QR_OK)
+        st = check_queue(s, &s->leaving, books, err);
+    if (st == QR_OK)
+        st = check_references(s, books, err);
+    if (st == QR_OK)
+        st = check_slots(s, books, err);
+    return st == QR_OK ? check_maintenance(s, err) : st;
+}
+
+qr_status sched_check(const struct sched *s, qr_error *err)
+{
+    struct books books = {.references = qr_calloc((size_t)blocks_usable(s->blocks) + 1, sizeof *books.references),
+                          .holder = qr_calloc((size_t)s->options.pool->slots, sizeof *books.holder)};
+    qr_status st = books.references && books.holder ? check_all(s, &books, err) : QR_OK; /* no memory: no opinion */
+    qr_free(books.references);
+    qr_free(books.holder);
+    return st;
+}

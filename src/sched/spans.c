@@ -1,0 +1,119 @@
+#include <string.h>
+
+#include "sched/chunk.h"
+#include "sched/state.h"
+
+/* ---- prefill ---- */
+
+/* Logits rows that a chunk may have: what is left, one kept for each request that may still come into this step. */
+static int32_t logits_room(const struct sched *s)
+{
+    return s->logits_left - (s->options.max_requests - s->making->batch.count - 1);
+}
+
+int32_t next_chunk(struct sched *s, const struct sched_request *r)
+{
+    const struct chunk_rule rule = {.from = r->next,
+                                    .end = r->end,
+                                    .rows = s->prefill_left,
+                                    .cap = s->options.long_prefill_cap,
+                                    .block = s->block,
+                                    .cut = start_next_cut(s, r, r->next),
+                                    .first_logits = sched_min(r->first_logits, r->end - 1),
+                                    .logits = logits_room(s),
+                                    .only = s->making->prefill_spans == 0};
+    return chunk_end(&rule);
+}
+
+/* ---- spans ---- */
+
+static block_id *copy_blocks(const struct sched *s, const struct sched_request *r, int32_t end)
+{
+    block_id *blocks = s->making->blocks + (int64_t)s->making->batch.count * s->max_blocks;
+    memcpy(blocks, r->blocks, (size_t)blocks_for(s, end) * sizeof *blocks);
+    return blocks;
+}
+
+/* Tokens of a decode span: the last final one and the drafts, or the one that the step before draws. */
+static const int32_t *copy_decode_tokens(const struct sched *s, const struct sched_request *r, int32_t count)
+{
+    int32_t *tokens = s->making->tokens + (int64_t)s->making->batch.count * s->width;
+    tokens[0] = r->next < r->count ? r->tokens[r->next] : BATCH_TOKEN_DRAWN;
+    memcpy(tokens + 1, r->draft, (size_t)(count - 1) * sizeof *tokens);
+    return tokens;
+}
+
+/* How the slot's cursor gets to the span's first position. */
+static void place_cursor(const struct sched *s, struct sched_request *r, struct batch_span *span)
+{
+    span->restored = r->restored;
+    span->place = r->fresh && !r->restored && span->first_position > 0;
+    r->fresh = r->restored = false;
+    if (!span->place)
+        return;
+    span->before_count = sched_min(s->history, span->first_position);
+    const int32_t from = span->first_position - span->before_count;
+    span->before = r->tokens + from;
+    span->before_mask = r->image_mask ? r->image_mask + from : NULL;
+}
+
+static struct batch_span prefill_span(struct sched *s, struct sched_request *r, int32_t end)
+{
+    const int32_t count = end - r->next, wanted = sched_min(r->first_logits, r->end - 1) - r->next;
+    struct row_plan *rows = &s->making->rows[s->making->batch.count];
+    *rows = r->rows;
+    s->prefill_left -= count;
+    s->making->prefill_spans++;
+    s->metrics.prefill_rows += count;
+    s->metrics.rows_rerun += sched_max(0, sched_min(end, r->hit) - r->next);
+    r->rows_rerun += sched_max(0, sched_min(end, r->hit) - r->next);
+    s->metrics.chunks_cut += end < r->end && end == start_next_cut(s, r, r->next);
+    return (struct batch_span){.tokens = r->tokens + r->next,
+                               .image_mask = r->image_mask ? r->image_mask + r->next : NULL,
+                               .logits_from = sched_max(0, sched_min(wanted, count)),
+                               .rows = rows,
+                               .write_from = r->hit};
+}
+
+static struct batch_span decode_span(struct sched *s, const struct sched_request *r, int32_t end)
+{
+    const int32_t count = end - r->next;
+    s->metrics.decode_rows += count;
+    s->making->batch.tentative |= count > 1;
+    return (struct batch_span){.tokens = copy_decode_tokens(s, r, count),
+                               .image_mask = r->image_mask && r->next < r->count ? r->image_mask + r->next : NULL,
+                               .drafts = count - 1};
+}
+
+/* Whether the state at `end`, where the span ends, is to be stored. Draft rows end nobody knows where. */
+static bool image_wanted(struct sched *s, const struct sched_request *r, int32_t end, bool prefill)
+{
+    if (prefill)
+        return end == start_next_cut(s, r, r->next);
+    return end % s->block == 0 && r->drafts == 0 && start_image_pays(s, end, 0);
+}
+
+void span_add(struct sched *s, struct sched_request *r, int32_t end)
+{
+    struct batch *batch = &s->making->batch;
+    const bool prefill = r->state == REQUEST_PREFILL;
+    struct batch_span span = prefill ? prefill_span(s, r, end) : decode_span(s, r, end);
+    span.request = r->id;
+    span.slot = r->slot;
+    span.first_position = r->next;
+    span.count = end - r->next;
+    span.blocks = copy_blocks(s, r, end);
+    span.block_count = blocks_for(s, end);
+    span.final = end >= r->end;
+    place_cursor(s, r, &span);
+
+    s->making->spans[batch->count] = span;
+    s->making->request[batch->count++] = r;
+    s->logits_left -= span.count - span.logits_from;
+    r->flight[r->flights++] = (struct flight){s->step + 1, span.first_position, span.count, span.final};
+    r->batches++;
+    r->rows_run += span.count;
+    if (image_wanted(s, r, end, prefill))
+        r->image_due = end;
+    r->next = end;
+}
