@@ -21,6 +21,7 @@ static const struct command commands[] = {
     {"eval", command_eval, "negative log likelihood of texts and continuations"},
     {"trace", tool_trace, "a teacher-forced forward, its arrays in a file"},
     {"inspect", command_inspect, "what a checkpoint holds and what it would take"},
+    {"bench", tool_bench, "figures of this machine and build beside their bounds"},
     {"text", tool_text, "tokenize, detokenize and other JSON-line tools"},
     {"synth", tool_synth, "make an official-format checkpoint with random weights"},
     {"quantize", tool_quantize, "the INT8 deployment checkpoint of an official folder"},

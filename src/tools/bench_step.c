@@ -1,0 +1,368 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "plan/settle.h"
+#include "run/forward.h"
+#include "tools/bench.h"
+#include "tools/open_device.h"
+
+/* What a layer's time is booked under: its attention by kind, its experts, and what is outside the layers. */
+enum kind { KIND_WINDOW, KIND_FULL, KIND_REINDEX, KIND_REUSE, KIND_CSA, KIND_HCA, KIND_EXPERTS, KIND_HEAD, KINDS };
+static const char *const kind_names[KINDS] = {"window attention",  "full attention", "reindex attention",
+                                              "reuse attention",   "CSA attention",  "HCA attention",
+                                              "router and experts", "head, embedding and staging"};
+
+struct tally {
+    double seconds;
+    int64_t bytes;  /* of weights, read in the steps timed */
+    int64_t layers; /* visits */
+};
+
+struct bench {
+    const struct bench_step *o;
+    struct qr_log log;
+    struct qr_config config;
+    struct model_plan plan;
+    struct geometry geometry;
+    struct checkpoint *checkpoint;
+    struct token_map map;
+    struct backend *backend;
+    struct runner *runner;
+    int32_t *blocks;        /* [batch][blocks_each] */
+    int64_t blocks_each;
+    int32_t *tokens;        /* [batch][longest] */
+    struct batch_span *spans;
+    int32_t *accepted;
+    int64_t attention_bytes[QR_MAX_LAYERS], expert_bytes[QR_MAX_LAYERS], ffn_bytes[QR_MAX_LAYERS], head_bytes;
+    uint8_t *seen;          /* [experts] */
+    struct tally tally[KINDS];
+    double last, total, rate;
+    int64_t steps;
+};
+
+/* ---- bytes: what the tensors of each part weigh ---- */
+
+/* Bytes that a step reads of a tensor: those of the file, or of the INT8 form that w8a8 derives from it (v4-model.md 7.1). */
+static int64_t bytes_of(const struct bench *b, const struct tensor_view *t)
+{
+    const size_t length = strlen(t->name);
+    int64_t elements = 1;
+    if (b->plan.profile != QR_PROFILE_W8A8 || t->rank != 2)
+        return (int64_t)t->bytes;
+    for (int i = 0; i < t->rank; i++)
+        elements *= t->shape[i];
+    if (length > 6 && strcmp(t->name + length - 6, ".scale") == 0)
+        return 0;
+    if (t->dtype == DTYPE_I8)
+        return 2 * elements + 4 * t->shape[0];
+    if (t->dtype != DTYPE_F8_E4M3)
+        return (int64_t)t->bytes;
+    const bool widened = strstr(t->name, ".wq_a.") || strstr(t->name, "attn.wkv.") || strstr(t->name, ".wo_a.");
+    return widened ? 2 * elements : elements + 4 * t->shape[0];
+}
+
+static void add_tensor(struct bench *b, const struct tensor_view *t)
+{
+    int layer, at = 0, expert = 0, after = 0;
+    const int64_t bytes = bytes_of(b, t);
+    if (sscanf(t->name, "layers.%d.%n", &layer, &at) != 1 || at == 0) {
+        if (strncmp(t->name, "head.", 5) == 0)
+            b->head_bytes += bytes;
+        return;
+    }
+    const char *rest = t->name + at;
+    if (layer < 0 || layer >= QR_MAX_LAYERS || strncmp(rest, "engram.embed", 12) == 0)
+        return;
+    if (sscanf(rest, "ffn.experts.%d.%n", &expert, &after) == 1 && after > 0) {
+        if (expert == 0)
+            b->expert_bytes[layer] += bytes;
+    } else if (strncmp(rest, "ffn", 3) == 0 || strncmp(rest, "hc_ffn", 6) == 0) {
+        if (!strstr(rest, "tid2eid"))
+            b->ffn_bytes[layer] += bytes;
+    } else {
+        b->attention_bytes[layer] += bytes;
+    }
+}
+
+static void weigh(struct bench *b)
+{
+    for (int64_t i = 0; i < checkpoint_count(b->checkpoint); i++)
+        add_tensor(b, checkpoint_at(b->checkpoint, i));
+}
+
+/* Different experts that the rows of this layer chose: each is read once. */
+static qr_status distinct_experts(struct bench *b, int32_t layer, const struct workspace *ws, int64_t rows, int64_t *out,
+                                  qr_error *err)
+{
+    const struct layer_plan *l = &b->plan.layer[layer];
+    const int64_t count = rows * l->n_active;
+    int32_t *idx = qr_calloc((size_t)count + 1, sizeof *idx);
+    *out = 0;
+    if (!idx)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for %lld choices", (long long)count);
+    qr_status st = b->backend->download(b->backend, idx, ws->expert_idx, count * (int64_t)sizeof *idx, err);
+    memset(b->seen, 0, (size_t)l->n_experts);
+    for (int64_t i = 0; st == QR_OK && i < count; i++)
+        if (idx[i] >= 0 && idx[i] < l->n_experts && !b->seen[idx[i]]) {
+            b->seen[idx[i]] = 1;
+            ++*out;
+        }
+    qr_free(idx);
+    return st;
+}
+
+/* ---- time: from point to point ---- */
+
+static enum kind attention_kind(const struct layer_plan *l)
+{
+    static const enum kind kinds[] = {[ATTEND_WINDOW] = KIND_WINDOW, [ATTEND_FULL] = KIND_FULL,
+                                      [ATTEND_REINDEX] = KIND_REINDEX, [ATTEND_REUSE] = KIND_REUSE,
+                                      [ATTEND_CSA] = KIND_CSA, [ATTEND_HCA] = KIND_HCA};
+    return kinds[l->attend];
+}
+
+static void book(struct bench *b, enum kind kind, int64_t bytes, int64_t visits)
+{
+    const double now = clock_seconds();
+    b->tally[kind].seconds += now - b->last;
+    b->tally[kind].bytes += bytes;
+    b->tally[kind].layers += visits;
+    b->last = clock_seconds();
+}
+
+static qr_status at_point(void *user, enum model_point point, int32_t layer, const struct workspace *ws, qr_error *err)
+{
+    struct bench *b = user;
+    const int64_t rows = b->o->prefill ? b->spans[0].count : (int64_t)b->o->batch * b->o->rows;
+    int64_t experts = 0;
+    qr_status st = b->backend->fence(b->backend, err);
+    if (st != QR_OK)
+        return st;
+    switch (point) {
+    case POINT_BLOCK_INPUT:
+        book(b, KIND_HEAD, 0, 0);
+        break;
+    case POINT_ROUTED:
+        book(b, attention_kind(&b->plan.layer[layer]), b->attention_bytes[layer], 1);
+        st = distinct_experts(b, layer, ws, rows, &experts, err);
+        b->tally[KIND_EXPERTS].bytes += experts * b->expert_bytes[layer];
+        b->last = clock_seconds();
+        break;
+    case POINT_BLOCK_OUTPUT:
+        book(b, KIND_EXPERTS, b->ffn_bytes[layer], 1);
+        break;
+    case POINT_LOGITS:
+        book(b, KIND_HEAD, b->head_bytes, 1);
+        break;
+    default:
+        break;
+    }
+    return st;
+}
+
+/* ---- steps ---- */
+
+/* A verify step needs at least one token before it. */
+static int32_t first_position(const struct bench_step *o)
+{
+    return !o->prefill && o->rows > 1 && o->context == 0 ? 1 : o->context;
+}
+
+static qr_status open_all(struct bench *b, qr_error *err)
+{
+    const struct bench_step *o = b->o;
+    const int32_t width = o->prefill ? 0 : o->rows - 1;
+    const int64_t longest = first_position(o) + (o->prefill ? o->tokens : (int64_t)o->rows * (o->steps + 2));
+    const int32_t batch = o->prefill ? 1 : o->batch;
+    const int64_t rows = o->prefill ? (o->chunk && o->chunk < o->tokens ? o->chunk : o->tokens) : (int64_t)batch * o->rows;
+    qr_status st = model_folder_open(o->model.model, &b->config, &b->checkpoint, err);
+    if (st != QR_OK)
+        return st;
+    if (b->config.stored_w8a8)
+        return qr_fail(err, QR_UNSUPPORTED, "%s: an INT8 folder; bench counts the bytes of an official one (--profile w8a8 "
+                       "derives the same weights)", o->model.model);
+    const bool w8a8 = o->model.profile ? strcmp(o->model.profile, "w8a8") == 0 : b->config.stored_w8a8;
+    st = plan_make(&b->config, w8a8 ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE, &b->plan, err);
+    if (st != QR_OK)
+        return st;
+    if (longest > b->config.max_position_embeddings)
+        return qr_fail(err, QR_BAD_ARGUMENT, "positions up to %lld are wanted, the model has %d", (long long)longest,
+                       b->config.max_position_embeddings);
+    struct geometry_options g = geometry_defaults(&b->plan);
+    if (width > g.draft_width)
+        return qr_fail(err, QR_BAD_ARGUMENT, "--rows %d: this model verifies at most %d rows of a request at once", o->rows,
+                       g.draft_width + 1);
+    st = geometry_make(&b->plan, &g, &b->geometry, err);
+    if (st == QR_OK && b->config.n_engram > 0)
+        st = b->config.engram_compressed_vocab_size == b->config.vocab_size
+                 ? token_map_identity(b->config.vocab_size, &b->map, err)
+                 : QR_OK;
+    if (st == QR_OK && b->config.n_engram > 0 && !b->map.number) {
+        struct tokenizer *tok;
+        st = tok_open_ids(o->model.model, &b->log, &tok, err);
+        if (st == QR_OK) {
+            st = token_map_build(tok, &b->map, err);
+            tok_close(tok);
+        }
+    }
+    if (st == QR_OK)
+        st = open_device(o->model.device, o->model.threads, &b->log, &b->backend, err);
+    if (st != QR_OK)
+        return st;
+    b->blocks_each = (longest + g.block_tokens - 1) / g.block_tokens;
+    const struct runner_options options = {
+        .blocks = b->blocks_each * batch + 1, .slots = batch,
+        .model = {.max_rows = (int32_t)rows, .max_requests = batch, .max_logits = batch * (width + 1),
+                  .max_positions = (int32_t)longest}};
+    st = runner_open(b->checkpoint, &b->plan, &b->geometry, b->backend, b->config.n_engram > 0 ? &b->map : NULL, &options,
+                     &b->runner, err);
+    if (st != QR_OK)
+        return st;
+    b->blocks = qr_calloc((size_t)(b->blocks_each * batch), sizeof *b->blocks);
+    b->tokens = qr_calloc((size_t)(longest * batch), sizeof *b->tokens);
+    b->spans = qr_calloc((size_t)batch, sizeof *b->spans);
+    b->accepted = qr_calloc((size_t)batch, sizeof *b->accepted);
+    b->seen = qr_calloc((size_t)b->config.n_routed_experts + 1, 1);
+    if (!b->blocks || !b->tokens || !b->spans || !b->accepted || !b->seen)
+        return qr_fail(err, QR_NO_MEMORY, "bench: no memory for %d requests of %lld tokens", batch, (long long)longest);
+    for (int64_t i = 0; i < b->blocks_each * batch; i++)
+        b->blocks[i] = (int32_t)(i + 1);
+    uint32_t random = 1;
+    for (int64_t i = 0; i < longest * batch; i++) {
+        random = random * 1664525 + 1013904223;
+        b->tokens[i] = (int32_t)((random >> 8) % (uint32_t)b->config.vocab_size);
+    }
+    return QR_OK;
+}
+
+/* One step of all requests at `position`; timed when `timed`. */
+static qr_status step(struct bench *b, int64_t number, int32_t position, int32_t count, bool timed, qr_error *err)
+{
+    const struct bench_step *o = b->o;
+    const int32_t batch = o->prefill ? 1 : o->batch;
+    const bool tentative = !o->prefill && count > 1;
+    const struct model_observer observer = {.user = b, .at = at_point};
+    for (int32_t i = 0; i < batch; i++)
+        b->spans[i] = (struct batch_span){
+            .request = (uint64_t)i + 1, .slot = i, .blocks = b->blocks + i * b->blocks_each,
+            .block_count = (int32_t)b->blocks_each, .first_position = position, .count = count,
+            .tokens = b->tokens + (int64_t)i * count + position % 7, .logits_from = o->prefill ? count - 1 : 0, .final = true,
+            .drafts = tentative ? count - 1 : 0, .place = number == 0 && position > 0};
+    const struct batch work = {.step = (uint64_t)number + 1, .count = batch, .spans = b->spans, .tentative = tentative};
+    const struct tally before[KINDS] = {b->tally[0], b->tally[1], b->tally[2], b->tally[3],
+                                        b->tally[4], b->tally[5], b->tally[6], b->tally[7]};
+    const double start = b->last = clock_seconds();
+    qr_status st = runner_step(b->runner, &work, &observer, err);
+    if (st == QR_OK)
+        st = b->backend->fence(b->backend, err);
+    const double spent = clock_seconds() - start;
+    if (st == QR_OK && tentative) {
+        for (int32_t i = 0; i < batch; i++)
+            b->accepted[i] = count;
+        st = runner_commit(b->runner, b->accepted, err);
+    }
+    if (timed) {
+        b->total += spent;
+        b->steps++;
+    } else {
+        memcpy(b->tally, before, sizeof before);
+    }
+    return st;
+}
+
+static qr_status run_steps(struct bench *b, qr_error *err)
+{
+    const struct bench_step *o = b->o;
+    int32_t position = first_position(o);
+    qr_status st = QR_OK;
+    if (o->prefill) {
+        const int32_t chunk = o->chunk && o->chunk < o->tokens ? o->chunk : o->tokens;
+        for (int32_t done = 0; st == QR_OK && done < o->tokens; done += chunk) {
+            const int32_t left = o->tokens - done;
+            st = step(b, done / chunk, position + done, left < chunk ? left : chunk, true, err);
+        }
+        return st;
+    }
+    for (int64_t i = 0; st == QR_OK && i <= o->steps; i++, position += o->rows)
+        st = step(b, i, position, o->rows, i > 0, err);
+    return st;
+}
+
+/* ---- printing ---- */
+
+static void print(const struct bench *b)
+{
+    const struct bench_step *o = b->o;
+    const double steps = (double)b->steps;
+    double rows = o->prefill ? o->tokens : (double)o->batch * o->rows * steps;
+    int64_t bytes = 0;
+    for (int k = 0; k < KINDS; k++)
+        bytes += b->tally[k].bytes;
+    const double bound = (double)bytes / b->rate;
+    if (o->json) {
+        printf("{\"what\":\"%s\",\"backend\":\"%s\",\"steps\":%lld,\"seconds_per_step\":%.6g,\"rows_per_second\":%.6g,"
+               "\"bytes_per_step\":%.0f,\"read_bytes_per_second\":%.6g,\"share_of_bound\":%.4f,\"parts\":[",
+               o->prefill ? "prefill" : "decode", b->backend->name, (long long)b->steps, b->total / steps, rows / b->total,
+               (double)bytes / steps, b->rate, bound / b->total);
+        for (int k = 0, first = 1; k < KINDS; k++)
+            if (b->tally[k].layers) {
+                printf("%s{\"part\":\"%s\",\"seconds\":%.6g,\"bytes\":%.0f}", first ? "" : ",", kind_names[k],
+                       b->tally[k].seconds / steps, (double)b->tally[k].bytes / steps);
+                first = 0;
+            }
+        printf("]}\n");
+        return;
+    }
+    printf("%s on %s: ", o->prefill ? "prefill" : "decode", b->backend->name);
+    if (o->prefill)
+        printf("%d tokens after %d, %lld steps\n", o->tokens, o->context, (long long)b->steps);
+    else
+        printf("%d requests of %d rows after %d tokens, %lld steps\n", o->batch, o->rows, o->context, (long long)b->steps);
+    printf("%-30s %10s %12s %10s %8s\n", "part", "ms a step", "MB a step", "GB/s", "of bound");
+    for (int k = 0; k < KINDS; k++) {
+        const struct tally *t = &b->tally[k];
+        if (t->layers)
+            printf("%-30s %10.3f %12.3f %10.2f %8.3f\n", kind_names[k], t->seconds / steps * 1e3,
+                   (double)t->bytes / steps / 1e6, (double)t->bytes / t->seconds / 1e9,
+                   (double)t->bytes / b->rate / t->seconds);
+    }
+    printf("%-30s %10.3f %12.3f %10.2f %8.3f\n", "all", b->total / steps * 1e3, (double)bytes / steps / 1e6,
+           (double)bytes / b->total / 1e9, bound / b->total);
+    printf("%.1f rows/s; memory of this machine, same run: %.2f GB/s read\n", rows / b->total, b->rate / 1e9);
+}
+
+qr_status bench_step_run(const struct bench_step *options, qr_error *err)
+{
+    struct bench *b = qr_calloc(1, sizeof *b);
+    struct worker_pool *pool = NULL;
+    if (!b)
+        return qr_fail(err, QR_NO_MEMORY, "bench: no memory");
+    b->o = options;
+    b->log = model_options_log(&options->model);
+    qr_status st = pool_open(options->model.threads, &pool, err);
+    if (st == QR_OK)
+        st = bench_read_rate(pool, (int64_t)1 << 28, &b->rate, err);
+    pool_close(pool);
+    if (st == QR_OK)
+        st = open_all(b, err);
+    if (st == QR_OK) {
+        weigh(b);
+        st = run_steps(b, err);
+    }
+    if (st == QR_OK)
+        print(b);
+    runner_close(b->runner);
+    if (b->backend)
+        b->backend->close(b->backend);
+    token_map_free(&b->map);
+    checkpoint_close(b->checkpoint);
+    qr_free(b->blocks);
+    qr_free(b->tokens);
+    qr_free(b->spans);
+    qr_free(b->accepted);
+    qr_free(b->seen);
+    qr_free(b);
+    return st;
+}

@@ -1,0 +1,45 @@
+"""quire bench prints figures that fit together, and refuses what it cannot measure."""
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+QUIRE = os.environ["QUIRE_PROGRAM"]
+MODELS = os.path.join(os.environ["QUIRE_SOURCE"], "models")
+
+
+def bench(*arguments):
+    done = subprocess.run([QUIRE, "bench", *arguments], capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+class Bench(unittest.TestCase):
+    def test_parts_sum_to_the_whole(self):
+        for model, more in (("tiny-v41", []), ("tiny-v4", ["--rows", "2"])):
+            status, out, err = bench("decode", "--model", f"{MODELS}/{model}", "--batch", "2", "--steps", "2", "--json", *more)
+            self.assertEqual(status, 0, err)
+            figures = json.loads(out)
+            self.assertAlmostEqual(sum(p["bytes"] for p in figures["parts"]), figures["bytes_per_step"], delta=1)
+            self.assertLessEqual(sum(p["seconds"] for p in figures["parts"]), figures["seconds_per_step"] * 1.01)
+            self.assertGreater(figures["read_bytes_per_second"], 0)
+
+    def test_more_rows_read_no_more_than_every_expert(self):
+        sizes = []
+        for rows in ("1", "64"):
+            status, out, err = bench("prefill", "--model", f"{MODELS}/tiny-v41", "--tokens", rows, "--json")
+            self.assertEqual(status, 0, err)
+            sizes.append(json.loads(out)["bytes_per_step"])
+        self.assertLess(sizes[0], sizes[1])
+        self.assertLess(sizes[1], 17732968)
+
+    def test_what_cannot_be_measured_is_refused(self):
+        self.assertEqual(bench("decode")[0], 2)
+        self.assertEqual(bench("nothing", "--model", f"{MODELS}/tiny-v41")[0], 2)
+        status, out, err = bench("decode", "--model", f"{MODELS}/tiny-v41", "--rows", "9")
+        self.assertEqual((status, out), (1, ""))
+        self.assertIn("--rows 9", err)
+
+
+if __name__ == "__main__":
+    sys.exit(0 if unittest.main(exit=False).result.wasSuccessful() else 1)
