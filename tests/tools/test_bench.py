@@ -1,3 +1,4 @@
+# label: release
 """quire bench prints figures that fit together, and refuses what it cannot measure."""
 import json
 import os
