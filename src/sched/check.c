@@ -17,7 +17,7 @@ static qr_status broken(qr_error *err, const char *rule, const struct sched_requ
 
 static qr_status check_progress(const struct sched *s, const struct sched_request *r, qr_error *err)
 {
-    int32_t row = r->done;
+    int32_t row = r->cancelled && r->flights > 0 ? r->flight[0].first : r->done; /* what it ran since is dropped */
     if (r->count < r->prompt || r->count > r->limit || r->done > r->count ||
         r->next > r->count + s->width + s->options.depth)
         return broken(err, "I1", r, "has rows beyond its tokens");

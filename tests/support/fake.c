@@ -192,7 +192,7 @@ int32_t fake_fork(struct fake *f, int32_t number, int32_t answer)
 void fake_cancel(struct fake *f, int32_t number)
 {
     struct fake_request *q = f->requests[number];
-    if (!q->r)
+    if (!q->r || q->r->state == REQUEST_FINISHED)
         return;
     q->cancelled = true;
     q->count_at_cancel = q->r->count;
@@ -490,14 +490,14 @@ static void run_batch(struct fake *f, const struct batch *batch, bool fails)
     if (f->watch)
         f->watch(f, batch);
     run_copies(f, batch);
-    for (int32_t b = 0; b < batch->count; b++)
-        start_cursor(f, &batch->spans[b]);
     f->steps++;
     if (fails) {
         scribble(f, batch);
         f->failures++;
         return;
     }
+    for (int32_t b = 0; b < batch->count; b++)
+        start_cursor(f, &batch->spans[b]);
     for (int32_t b = 0; b < batch->count; b++) {
         run_span(f, &batch->spans[b]);
         move_cursor(f, &batch->spans[b], batch->spans[b].first_position + accepted_of(f, &batch->spans[b]));
@@ -616,7 +616,10 @@ bool fake_step(struct fake *f)
     const int32_t most = f->options.sched.depth + 1;
     bool something = false;
     if (f->out_count < most && sched_next(f->sched, &batch)) {
-        f->failed[f->out_count] = f->options.fail_every && fake_random(f, (uint32_t)f->options.fail_every) == 0;
+        bool fails = f->options.fail_every && fake_random(f, (uint32_t)f->options.fail_every) == 0;
+        for (int32_t i = 0; i < f->out_count; i++)
+            fails |= f->failed[i]; /* what runs behind a failed step builds on it */
+        f->failed[f->out_count] = fails;
         f->out[f->out_count++] = batch;
         run_batch(f, batch, f->failed[f->out_count - 1]);
         something = true;
