@@ -84,7 +84,7 @@ static void take_start(struct sched_request *r, const struct start *start)
 static void begin(struct sched *s, struct sched_request *r, const struct start *start)
 {
     take_start(r, start);
-    r->state = REQUEST_PREFILL;
+    r->state = SCHED_PREFILL;
     r->slot = s->slots[--s->slot_count];
     r->block_count = blocks_for(s, r->end);
     r->published = start->blocks;

@@ -10,7 +10,7 @@ struct books {
 static qr_status broken(qr_error *err, const char *rule, const struct sched_request *r, const char *what)
 {
     return qr_fail(err, QR_INTERNAL, "%s: request %llu (%s, rows to %d of %d tokens) %s", rule,
-                   (unsigned long long)r->id, request_state_name(r->state), r->next, r->count, what);
+                   (unsigned long long)r->id, sched_state_name(r->state), r->next, r->count, what);
 }
 
 /* ---- one request ---- */
@@ -28,7 +28,7 @@ static qr_status check_progress(const struct sched *s, const struct sched_reques
     }
     if (row != r->next)
         return broken(err, "I1", r, "would not go on where its slot's cursor stands");
-    if (r->state == REQUEST_DECODE && r->flights == 0 && r->next != r->count - 1)
+    if (r->state == SCHED_DECODE && r->flights == 0 && r->next != r->count - 1)
         return broken(err, "I1", r, "decodes, but its last token is not the next row");
     if (r->block_count < blocks_for(s, r->next) || r->block_count > blocks_for(s, r->limit))
         return broken(err, "I2", r, "has too few or too many pages");

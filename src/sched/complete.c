@@ -19,7 +19,7 @@ void release_children(struct sched *s, struct sched_request *r)
     for (struct sched_request *child = r->children, *next; child; child = next) {
         next = child->sibling;
         child->sibling = child->parent = NULL;
-        child->state = REQUEST_WAITING;
+        child->state = SCHED_WAITING;
         s->held--;
         queue_wait(&s->waiting, child);
     }
@@ -41,12 +41,12 @@ void finish_request(struct sched *s, struct sched_request *r, enum finish finish
     const bool running = sched_request_running(r);
     if (running)
         queue_remove(&s->running, r);
-    else if (r->state == REQUEST_WAITING)
+    else if (r->state == SCHED_WAITING)
         queue_remove(&s->waiting, r);
-    else if (r->state == REQUEST_HELD)
+    else if (r->state == SCHED_HELD)
         leave_parent(s, r);
     release_children(s, r);
-    r->state = REQUEST_FINISHED;
+    r->state = SCHED_FINISHED;
     r->finish = finish;
     r->flights = 0;
     s->metrics.finished += finish == FINISH_STOP || finish == FINISH_LENGTH;
@@ -79,6 +79,8 @@ static void append(struct sched *s, struct sched_request *r, const struct sched_
     const int32_t room = r->limit - r->count, n = sched_min(result->token_count, room);
     if (n > 0)
         memcpy(r->tokens + r->count, result->tokens, (size_t)n * sizeof *r->tokens);
+    for (int32_t i = 0; r->image_mask && i < n; i++)
+        r->image_mask[r->count + i] = result->tokens[i] == s->options.image_token;
     r->count += n;
     r->drafts = 0;
     s->metrics.generated_tokens += n;
@@ -103,8 +105,8 @@ static void take_result(struct sched *s, struct sched_request *r, const struct f
         finish_request(s, r, result->finish);
     } else if (f->final && r->count >= r->limit) {
         finish_request(s, r, FINISH_LENGTH);
-    } else if (f->final && r->state == REQUEST_PREFILL) {
-        r->state = REQUEST_DECODE;
+    } else if (f->final && r->state == SCHED_PREFILL) {
+        r->state = SCHED_DECODE;
         release_children(s, r);
     }
 }

@@ -7,7 +7,7 @@ int32_t decode_rows(const struct sched_request *r)
 
 bool decode_ready(const struct sched *s, const struct sched_request *r)
 {
-    if (r->state != REQUEST_DECODE || r->cancelled || r->next + 1 >= r->limit)
+    if (r->state != SCHED_DECODE || r->cancelled || r->next + 1 >= r->limit)
         return false;
     if (r->flights == 0)
         return true;
@@ -21,7 +21,7 @@ void preempt(struct sched *s, struct sched_request *r)
 {
     queue_remove(&s->running, r);
     give_up(s, r);
-    r->state = REQUEST_WAITING;
+    r->state = SCHED_WAITING;
     r->preempted = true;
     r->preemptions++;
     r->next = r->done = r->hit = r->published = r->flights = r->drafts = 0;
@@ -65,6 +65,6 @@ void grow_decoding(struct sched *s)
         if (decode_ready(s, r))
             ready[count++] = r;
     for (int32_t i = 0; i < count; i++)
-        if (ready[i]->state == REQUEST_DECODE)
+        if (ready[i]->state == SCHED_DECODE)
             grow(s, ready[i]);
 }

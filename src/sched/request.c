@@ -82,7 +82,7 @@ void sched_request_keys(struct sched_request *r, const struct block_key *root, i
     }
 }
 
-const char *request_state_name(enum request_state state)
+const char *sched_state_name(enum sched_state state)
 {
     static const char *const names[] = {"new", "held", "waiting", "prefill", "decode", "finished"};
     return (unsigned)state < sizeof names / sizeof *names ? names[state] : "unknown";

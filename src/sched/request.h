@@ -12,13 +12,13 @@
 #include "cache/images.h"
 #include "plan/rows.h"
 
-enum request_state {
-    REQUEST_NEW,  /* made, not yet handed over */
-    REQUEST_HELD, /* waits for another to pass its prompt (sched_add_after) */
-    REQUEST_WAITING,
-    REQUEST_PREFILL, /* running: tokens below `end` are not all computed */
-    REQUEST_DECODE,  /* running: one new token (and drafts) a step */
-    REQUEST_FINISHED
+enum sched_state {
+    SCHED_NEW,  /* made, not yet handed over */
+    SCHED_HELD, /* waits for another to pass its prompt (sched_add_after) */
+    SCHED_WAITING,
+    SCHED_PREFILL, /* running: tokens below `end` are not all computed */
+    SCHED_DECODE,  /* running: one new token (and drafts) a step */
+    SCHED_FINISHED
 };
 
 enum finish {
@@ -67,7 +67,7 @@ struct sched_request {
     int32_t draft[SCHED_MAX_WIDTH], drafts; /* proposed after the last final token (sched_draft) */
 
     /* ---- where it is ---- */
-    enum request_state state;
+    enum sched_state state;
     enum finish finish;
     bool cancelled;
     bool preempted;                            /* goes before others of its priority */
@@ -120,9 +120,9 @@ void sched_request_keys(struct sched_request *r, const struct block_key *root, i
 
 static inline bool sched_request_running(const struct sched_request *r)
 {
-    return r->state == REQUEST_PREFILL || r->state == REQUEST_DECODE;
+    return r->state == SCHED_PREFILL || r->state == SCHED_DECODE;
 }
-const char *request_state_name(enum request_state state);
+const char *sched_state_name(enum sched_state state);
 const char *finish_name(enum finish finish);
 
 #endif

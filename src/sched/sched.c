@@ -147,19 +147,19 @@ qr_status sched_add(struct sched *s, struct sched_request *r, qr_error *err)
     qr_status st = accept(s, r, err);
     if (st != QR_OK)
         return st;
-    r->state = REQUEST_WAITING;
+    r->state = SCHED_WAITING;
     queue_wait(&s->waiting, r);
     return QR_OK;
 }
 
 qr_status sched_add_after(struct sched *s, struct sched_request *r, struct sched_request *parent, qr_error *err)
 {
-    if (parent->state == REQUEST_DECODE || parent->state == REQUEST_FINISHED)
+    if (parent->state == SCHED_DECODE || parent->state == SCHED_FINISHED)
         return sched_add(s, r, err);
     qr_status st = accept(s, r, err);
     if (st != QR_OK)
         return st;
-    r->state = REQUEST_HELD;
+    r->state = SCHED_HELD;
     r->parent = parent;
     struct sched_request **end = &parent->children; /* in the order in which they came */
     while (*end)
@@ -191,7 +191,7 @@ qr_status sched_fork(struct sched *s, const struct sched_request *parent, const 
 
 void sched_cancel(struct sched *s, struct sched_request *r)
 {
-    if (r->state == REQUEST_FINISHED || r->state == REQUEST_NEW)
+    if (r->state == SCHED_FINISHED || r->state == SCHED_NEW)
         return;
     r->cancelled = true;
     if (r->flights == 0) /* else when its step comes back, whose output is dropped */
@@ -200,7 +200,7 @@ void sched_cancel(struct sched *s, struct sched_request *r)
 
 void sched_draft(struct sched *s, struct sched_request *r, const int32_t *tokens, int32_t count)
 {
-    r->drafts = r->state == REQUEST_DECODE ? sched_min(count, s->options.draft_width) : 0;
+    r->drafts = r->state == SCHED_DECODE ? sched_min(count, s->options.draft_width) : 0;
     if (r->drafts > 0)
         memcpy(r->draft, tokens, (size_t)r->drafts * sizeof *tokens);
 }
@@ -249,7 +249,7 @@ static int32_t prefill_budget(const struct sched *s, int32_t decode)
 static void resume_prefills(struct sched *s)
 {
     for (struct sched_request *r = s->running.first; r && s->prefill_left > 0; r = r->list_next) {
-        if (r->state != REQUEST_PREFILL || r->cancelled || r->next >= r->end || r->flights > s->options.depth ||
+        if (r->state != SCHED_PREFILL || r->cancelled || r->next >= r->end || r->flights > s->options.depth ||
             r->image_due >= 0)
             continue;
         const int32_t end = next_chunk(s, r);

@@ -47,6 +47,7 @@ struct sched_options {
     int32_t long_prefill_cap; /* rows of one request's chunk; 0: none */
     int32_t depth;            /* batches in hand beside the one being made; 0: each is complete before the next */
     int32_t draft_width;      /* drafts of a request's verify span at most; at most the geometry's */
+    int32_t image_token;      /* a drawn one is an image-span token, in requests that have an image mask; -1: none */
     bool prefix_cache;
     enum replay decoder_replay, encoder_replay;
     int32_t image_interval; /* tokens between rungs of the ladder; 0: no ladder */

@@ -96,7 +96,7 @@ static bool image_wanted(struct sched *s, const struct sched_request *r, int32_t
 void span_add(struct sched *s, struct sched_request *r, int32_t end)
 {
     struct batch *batch = &s->making->batch;
-    const bool prefill = r->state == REQUEST_PREFILL;
+    const bool prefill = r->state == SCHED_PREFILL;
     struct batch_span span = prefill ? prefill_span(s, r, end) : decode_span(s, r, end);
     span.request = r->id;
     span.slot = r->slot;

@@ -192,7 +192,7 @@ int32_t fake_fork(struct fake *f, int32_t number, int32_t answer)
 void fake_cancel(struct fake *f, int32_t number)
 {
     struct fake_request *q = f->requests[number];
-    if (!q->r || q->r->state == REQUEST_FINISHED)
+    if (!q->r || q->r->state == SCHED_FINISHED)
         return;
     q->cancelled = true;
     q->count_at_cancel = q->r->count;
@@ -538,7 +538,7 @@ static void propose(struct fake *f, struct fake_request *q)
 {
     int32_t drafts[SCHED_MAX_WIDTH];
     const int32_t width = f->options.draft_width;
-    if (width == 0 || !q->r || q->r->state != REQUEST_DECODE)
+    if (width == 0 || !q->r || q->r->state != SCHED_DECODE)
         return;
     const int32_t n = (int32_t)fake_random(f, (uint32_t)width + 1);
     for (int32_t i = 0; i < n; i++) {
