@@ -28,11 +28,11 @@ void rig_open(struct rig *r, const struct rig_options *o)
     qr_error err = {0};
     memset(r, 0, sizeof *r);
     must(model_folder_open(folder, &r->config, &r->checkpoint, &err), &err);
-    must(plan_make(&r->config, QR_PROFILE_REFERENCE, &r->plan, &err), &err);
+    must(plan_make(&r->config, o->profile, &r->plan, &err), &err);
     r->max_rows = o->max_rows ? o->max_rows : 256;
 
     struct geometry_options g = geometry_defaults(&r->plan);
-    g.block_tokens = 32;
+    g.block_tokens = r->plan.max_ratio > 32 ? r->plan.max_ratio : 32;
     g.draft_width = o->draft_width;
     if (o->formats) {
         g.main_format = o->main_format;
@@ -49,6 +49,7 @@ void rig_open(struct rig *r, const struct rig_options *o)
                                            .model = {.max_rows = r->max_rows,
                                                      .max_requests = o->max_requests ? o->max_requests : 4,
                                                      .max_logits = r->max_rows,
+                                                     .max_draft_rows = o->draft_rows,
                                                      .max_positions = 1024}};
     must(runner_open(r->checkpoint, &r->plan, &r->geometry, r->backend, r->config.n_engram > 0 ? &r->map : NULL,
                      &options, &r->runner, &err),

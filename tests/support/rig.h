@@ -11,7 +11,8 @@ struct rig_options {
     int threads;        /* 0: 1 */
     enum row_format main_format, index_format;
     bool formats; /* main_format and index_format are given */
-    int32_t draft_width;
+    enum qr_profile profile;
+    int32_t draft_width, draft_rows; /* draft_rows: of a draft pass; 0: none is possible */
     int64_t blocks, slots;
     int32_t max_rows, max_requests; /* 0: 256, 4 */
 };
@@ -36,6 +37,7 @@ struct rig_request {
     float *logits;   /* owned: [count][vocab] */
 };
 
+/* Blocks of 32 tokens, or of as many as the largest ratio asks for. */
 void rig_open(struct rig *r, const struct rig_options *options);
 void rig_close(struct rig *r);
 

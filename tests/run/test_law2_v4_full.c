@@ -1,0 +1,76 @@
+/* label: full */
+#define _GNU_SOURCE
+/* Law 2 for V4 at every prefill length: prefill(N), then decoding, gives the bits of prefill(N + k), for every N
+ * in 1..300 on the fast path and as far as 130 on the oracle, in both profiles (v4-model.md 13). */
+#include "support/support.h"
+
+#include <stdlib.h>
+
+#include "support/scratch.h"
+#include "support/v4_law.h"
+
+static char *scratch;
+
+static void every_length(const char *device, enum qr_profile profile, int32_t last)
+{
+    struct rig r;
+    int32_t tokens[LAW_TOKENS];
+    law_open(&r, scratch, device, profile, 1);
+    law_tokens(&r, tokens);
+    struct rig_request whole = law_whole(&r, tokens, last + 4);
+    for (int32_t n = 1; n <= last; n++)
+        law_decode_equals_prefill(&r, &whole, n, 4);
+    rig_request_free(&whole);
+    rig_close(&r);
+}
+
+static void every_length_of_the_reference_profile_on_the_fast_path(void **state)
+{
+    (void)state;
+    every_length("cpu", QR_PROFILE_REFERENCE, 300);
+}
+
+static void every_length_of_the_int8_profile_on_the_fast_path(void **state)
+{
+    (void)state;
+    every_length("cpu", QR_PROFILE_W8A8, 300);
+}
+
+static void every_length_of_the_reference_profile_on_the_oracle(void **state)
+{
+    (void)state;
+    every_length("cpu-reference", QR_PROFILE_REFERENCE, 130);
+}
+
+static void every_length_of_the_int8_profile_on_the_oracle(void **state)
+{
+    (void)state;
+    every_length("cpu-reference", QR_PROFILE_W8A8, 130);
+}
+
+static int make_scratch(void **state)
+{
+    (void)state;
+    char *made = scratch_make();
+    scratch = realpath(made, NULL);
+    free(made);
+    return scratch ? 0 : -1;
+}
+
+static int remove_scratch(void **state)
+{
+    (void)state;
+    scratch_remove(scratch);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_length_of_the_reference_profile_on_the_fast_path),
+        cmocka_unit_test(every_length_of_the_int8_profile_on_the_fast_path),
+        cmocka_unit_test(every_length_of_the_reference_profile_on_the_oracle),
+        cmocka_unit_test(every_length_of_the_int8_profile_on_the_oracle),
+    };
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+}
