@@ -198,6 +198,25 @@ static void check_ids(const struct chat *chat)
     tok_ids_free(&ids);
 }
 
+static bool is_think(const struct prompt *p, size_t i)
+{
+    const char *text = p->text.data + p->segments[i].offset;
+    size_t length = p->segments[i].length;
+    return p->segments[i].markup && ((length == strlen(TOKEN_THINK) && memcmp(text, TOKEN_THINK, length) == 0) ||
+                                     (length == strlen(TOKEN_END_THINK) && memcmp(text, TOKEN_END_THINK, length) == 0));
+}
+
+/* It begins once, literal texts are whole, and without thinking no two think tokens touch. */
+static void check_form(const struct chat *chat)
+{
+    const struct prompt *p = &chat->prompt;
+    assert_memory_equal(p->text.data, TOKEN_BOS, strlen(TOKEN_BOS));
+    for (size_t i = 1; i < p->count; i++) {
+        assert_true(p->segments[i].markup || p->segments[i - 1].markup);
+        assert_true(chat->thinking.on || !is_think(p, i) || !is_think(p, i - 1));
+    }
+}
+
 static void check_request(const char *text, size_t length, enum chat_profile profile)
 {
     struct chat_options options = chat_options_default(profile);
@@ -210,8 +229,7 @@ static void check_request(const char *text, size_t length, enum chat_profile pro
     if (chat_render(json_root(doc), &options, &chat, NULL, &err) != QR_OK)
         fail_msg("%s: %s", text, err.message);
     check_ids(&chat);
-    for (size_t i = 1; i < chat.prompt.count; i++)
-        assert_true(chat.prompt.segments[i].markup || chat.prompt.segments[i - 1].markup);
+    check_form(&chat);
     chat_free(&chat);
     json_close(doc);
 }
