@@ -14,7 +14,7 @@ struct rig_options {
     enum qr_profile profile;
     int32_t draft_width, draft_rows; /* draft_rows: of a draft pass; 0: none is possible */
     int64_t blocks, slots;
-    int32_t max_rows, max_requests; /* 0: 256, 4 */
+    int32_t max_rows, max_requests, max_positions; /* 0: 256, 4, 1024 */
 };
 
 struct rig {
