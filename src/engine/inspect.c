@@ -25,7 +25,7 @@ static void plan_bytes(struct inspection *i)
             byte_plan_tensor(&i->bytes, v->name, (int64_t)v->bytes);
     }
     if (size->prepared > 0)
-        byte_plan_add(&i->bytes, BYTES_PREPARED, "INT8 weights derived while loading", 1, size->prepared);
+        byte_plan_add(&i->bytes, BYTES_PREPARED, "INT8 and other forms, made while loading", 1, size->prepared);
     if (size->too_small)
         return;
     budget_items(&size->geometry, &size->budget, &i->bytes);

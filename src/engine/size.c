@@ -5,6 +5,7 @@
 #include "cache/budget.h"
 #include "engine/engine.h"
 #include "engine/structs.h"
+#include "model/w8a8.h"
 #include "plan/schema.h"
 
 /* Rows of a step whose logits may be wanted: prompt log probabilities and scores come in chunks of that many. */
@@ -18,9 +19,10 @@ static qr_status read_options(const qr_engine_options *given, qr_engine_options 
     if (st != QR_OK)
         return st;
     if (o->max_model_len < 0 || o->max_num_seqs < 0 || o->max_num_batched_tokens < 0 || o->block_size < 0)
-        return qr_fail(err, QR_BAD_ARGUMENT, "max_model_len %d, max_num_seqs %d, max_num_batched_tokens %d, block_size %d: "
-                       "none may be negative", o->max_model_len, o->max_num_seqs, o->max_num_batched_tokens,
-                       o->block_size);
+        return qr_fail(err, QR_BAD_ARGUMENT,
+                       "max_model_len %d, max_num_seqs %d, max_num_batched_tokens %d, block_size %d: "
+                       "none may be negative",
+                       o->max_model_len, o->max_num_seqs, o->max_num_batched_tokens, o->block_size);
     if (o->max_num_seqs == 0)
         o->max_num_seqs = 1;
     if (o->max_num_batched_tokens == 0)
@@ -37,15 +39,20 @@ static int64_t table_bytes(const struct qr_config *c)
     return rows * (c->engram_head_dim + c->engram_head_dim / 32);
 }
 
-/* Bytes of the INT8 weights that the w8a8 profile derives from an official folder (v4-model.md 7.2). */
-static qr_status derived_bytes(const struct model_plan *plan, int64_t *out, qr_error *err)
+/* Bytes of the weights that the w8a8 profile holds in a form of its own: derived from an official folder, or turned. */
+static qr_status prepared_bytes(const struct model_plan *plan, int64_t *out, qr_error *err)
 {
-    struct qr_config stored = plan->config;
+    struct byte_plan bytes = {.items = NULL};
     *out = 0;
-    if (plan->profile != QR_PROFILE_W8A8 || stored.stored_w8a8)
+    if (plan->profile != QR_PROFILE_W8A8)
         return QR_OK;
-    stored.stored_w8a8 = true;
-    return schema_total(&stored, out, err);
+    qr_status st = w8a8_plan_bytes(plan, false, &bytes, err);
+    if (st == QR_OK && bytes.failed)
+        st = qr_fail(err, QR_NO_MEMORY, "no memory for the byte plan");
+    if (st == QR_OK)
+        *out = byte_plan_total(&bytes, BYTES_PREPARED);
+    byte_plan_free(&bytes);
+    return st;
 }
 
 /* The container that a flag names, where one is given; which containers a model takes is geometry's to say. */
@@ -102,14 +109,14 @@ qr_status engine_size(const struct model_plan *plan, int64_t stored, const qr_en
     if (st == QR_OK)
         st = choose_geometry(plan, &o, &out->geometry, err);
     if (st == QR_OK)
-        st = derived_bytes(plan, &out->prepared, err);
+        st = prepared_bytes(plan, &out->prepared, err);
     if (st != QR_OK)
         return st;
 
     const int64_t tables = table_bytes(&plan->config), weights = stored - tables;
     out->cache_bytes = o.kv_ram_bytes > INT64_MAX ? INT64_MAX
                        : o.kv_ram_bytes           ? (int64_t)o.kv_ram_bytes
-                                        : budget_default_bytes(memory_available(), weights + out->prepared);
+                                                  : budget_default_bytes(memory_available(), weights + out->prepared);
     const struct budget_request wanted = {.bytes = out->cache_bytes,
                                           .slots = o.max_num_seqs,
                                           .max_model_len = o.max_model_len,
@@ -123,17 +130,21 @@ qr_status engine_size(const struct model_plan *plan, int64_t stored, const qr_en
     out->blocks = fits->blocks;
     out->slots = fits->slots;
     out->limits = choose_limits(&o, (int32_t)fits->max_model_len);
-    out->bytes = (qr_plan_bytes){
-        .weights = (uint64_t)(weights + out->prepared), .tables = (uint64_t)tables,
-        .pages = (uint64_t)fits->pool.state_offset, .states = (uint64_t)(fits->slots * g->state_bytes),
-        .workspace = (uint64_t)model_workspace_bytes(plan, &out->limits),
-        .block_bytes = (uint64_t)g->unit_bytes, .blocks = (uint64_t)fits->blocks, .state_bytes = (uint64_t)g->state_bytes,
-        .slots = (uint64_t)fits->slots, .max_model_len = (int32_t)fits->max_model_len};
+    out->bytes = (qr_plan_bytes){.weights = (uint64_t)(weights + out->prepared),
+                                 .tables = (uint64_t)tables,
+                                 .pages = (uint64_t)fits->pool.state_offset,
+                                 .states = (uint64_t)(fits->slots * g->state_bytes),
+                                 .workspace = (uint64_t)model_workspace_bytes(plan, &out->limits),
+                                 .block_bytes = (uint64_t)g->unit_bytes,
+                                 .blocks = (uint64_t)fits->blocks,
+                                 .state_bytes = (uint64_t)g->state_bytes,
+                                 .slots = (uint64_t)fits->slots,
+                                 .max_model_len = (int32_t)fits->max_model_len};
     return QR_OK;
 }
 
-/* What config and options decide by themselves: a rule that is broken, or a model that does not fit, is refused before a
- * shard is opened (runtime.md 11). The bytes are those that a whole folder of this config has. */
+/* What config and options decide by themselves: a rule that is broken, or a model that does not fit, is refused before
+ * a shard is opened (runtime.md 11). The bytes are those that a whole folder of this config has. */
 static qr_status size_from_config(const char *dir, const qr_model_options *given, const qr_engine_options *options,
                                   qr_error *err)
 {
