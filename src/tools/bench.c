@@ -153,6 +153,8 @@ int tool_bench(int argc, char **argv)
          .least = 1, .most = 4096},
         {.name = "rows", .kind = OPTION_INT, .target = &o.rows, .value = "N",
          .help = "decode: consecutive rows of each request; default 1", .least = 1, .most = 64},
+        {.name = "mtp", .kind = OPTION_FLAG, .target = &o.mtp,
+         .help = "decode: two rows of each request, and two of the MTP layer behind them"},
         {.name = "tokens", .kind = OPTION_INT, .target = &o.tokens, .value = "N",
          .help = "prefill: tokens of the prompt; default 512", .least = 1, .most = 1 << 20},
         {.name = "chunk", .kind = OPTION_INT, .target = &o.chunk, .value = "N",
@@ -184,6 +186,8 @@ int tool_bench(int argc, char **argv)
             st = bench_load(&o.model, o.json, &err);
         else if (prefill || strcmp(what, "decode") == 0) {
             o.prefill = prefill;
+            if (o.mtp)
+                o.rows = 2;
             st = bench_step_run(&o, &err);
         } else
             status = wrong_what(&line, what);

@@ -14,6 +14,7 @@ struct bench_step {
     struct model_options model;
     bool prefill, json;
     int batch, rows;      /* decode */
+    bool mtp;             /* decode: the MTP layer drafts behind each step, of two rows a request */
     int tokens, chunk;    /* prefill: prompt length, rows a step (0: all of them) */
     int context;          /* tokens cached before the first step */
     int steps;            /* steps timed; one more runs before them */

@@ -9,10 +9,11 @@
 #include "tools/open_device.h"
 
 /* What a layer's time is booked under: its attention by kind, its experts, and what is outside the layers. */
-enum kind { KIND_WINDOW, KIND_FULL, KIND_REINDEX, KIND_REUSE, KIND_CSA, KIND_HCA, KIND_EXPERTS, KIND_HEAD, KINDS };
+enum kind { KIND_WINDOW, KIND_FULL, KIND_REINDEX, KIND_REUSE, KIND_CSA, KIND_HCA, KIND_EXPERTS, KIND_HEAD, KIND_MTP, KINDS };
 static const char *const kind_names[KINDS] = {"window attention",  "full attention", "reindex attention",
                                               "reuse attention",   "CSA attention",  "HCA attention",
-                                              "router and experts", "head, embedding and staging"};
+                                              "router and experts", "head, embedding and staging",
+                                              "MTP layer and its head"};
 
 struct tally {
     double seconds;
@@ -35,7 +36,10 @@ struct bench {
     int32_t *tokens;        /* [batch][longest] */
     struct batch_span *spans;
     int32_t *accepted;
+    struct draft_span *drafts; /* [batch], of two rows each */
+    int32_t *sources;          /* [batch * 2] */
     int64_t attention_bytes[QR_MAX_LAYERS], expert_bytes[QR_MAX_LAYERS], ffn_bytes[QR_MAX_LAYERS], head_bytes;
+    int64_t mtp_bytes;         /* of the MTP layer but its routed experts */
     uint8_t *seen;          /* [experts] */
     struct tally tally[KINDS];
     double last, total, rate;
@@ -67,6 +71,14 @@ static void add_tensor(struct bench *b, const struct tensor_view *t)
 {
     int layer, at = 0, expert = 0, after = 0;
     const int64_t bytes = bytes_of(b, t);
+    if (strncmp(t->name, "mtp.0.", 6) == 0) {
+        const bool routed = sscanf(t->name + 6, "ffn.experts.%d.%n", &expert, &after) == 1 && after > 0;
+        if (!routed)
+            b->mtp_bytes += bytes;
+        else if (expert == 0)
+            b->expert_bytes[b->plan.layers] += bytes;
+        return;
+    }
     if (sscanf(t->name, "layers.%d.%n", &layer, &at) != 1 || at == 0) {
         if (strncmp(t->name, "head.", 5) == 0)
             b->head_bytes += bytes;
@@ -140,6 +152,12 @@ static qr_status at_point(void *user, enum model_point point, int32_t layer, con
     qr_status st = b->backend->fence(b->backend, err);
     if (st != QR_OK)
         return st;
+    if (layer >= b->plan.layers) { /* the MTP layer is one part */
+        if (point == POINT_ROUTED)
+            st = distinct_experts(b, layer, ws, rows, &experts, err);
+        b->tally[KIND_MTP].bytes += experts * b->expert_bytes[layer];
+        return st;
+    }
     switch (point) {
     case POINT_BLOCK_INPUT:
         book(b, KIND_HEAD, 0, 0);
@@ -190,6 +208,8 @@ static qr_status open_all(struct bench *b, qr_error *err)
     if (longest > b->config.max_position_embeddings)
         return qr_fail(err, QR_BAD_ARGUMENT, "positions up to %lld are wanted, the model has %d", (long long)longest,
                        b->config.max_position_embeddings);
+    if (o->mtp && (o->prefill || b->config.drafter != QR_DRAFTER_MTP))
+        return qr_fail(err, QR_UNSUPPORTED, "%s: --mtp is for decoding with a model that has the MTP layer", o->model.model);
     struct geometry_options g = geometry_defaults(&b->plan);
     if (width > g.draft_width)
         return qr_fail(err, QR_BAD_ARGUMENT, "--rows %d: this model verifies at most %d rows of a request at once", o->rows,
@@ -215,7 +235,7 @@ static qr_status open_all(struct bench *b, qr_error *err)
     const struct runner_options options = {
         .blocks = b->blocks_each * batch + 1, .slots = batch,
         .model = {.max_rows = (int32_t)rows, .max_requests = batch, .max_logits = batch * (width + 1),
-                  .max_positions = (int32_t)longest}};
+                  .max_positions = (int32_t)longest, .max_draft_rows = o->mtp ? 2 * batch : 0}};
     st = runner_open(b->checkpoint, &b->plan, &b->geometry, b->backend, b->config.n_engram > 0 ? &b->map : NULL, &options,
                      &b->runner, err);
     if (st != QR_OK)
@@ -225,7 +245,9 @@ static qr_status open_all(struct bench *b, qr_error *err)
     b->spans = qr_calloc((size_t)batch, sizeof *b->spans);
     b->accepted = qr_calloc((size_t)batch, sizeof *b->accepted);
     b->seen = qr_calloc((size_t)b->config.n_routed_experts + 1, 1);
-    if (!b->blocks || !b->tokens || !b->spans || !b->accepted || !b->seen)
+    b->drafts = qr_calloc((size_t)batch, sizeof *b->drafts);
+    b->sources = qr_calloc(2 * (size_t)batch, sizeof *b->sources);
+    if (!b->blocks || !b->tokens || !b->spans || !b->accepted || !b->seen || !b->drafts || !b->sources)
         return qr_fail(err, QR_NO_MEMORY, "bench: no memory for %d requests of %lld tokens", batch, (long long)longest);
     for (int64_t i = 0; i < b->blocks_each * batch; i++)
         b->blocks[i] = (int32_t)(i + 1);
@@ -235,6 +257,26 @@ static qr_status open_all(struct bench *b, qr_error *err)
         b->tokens[i] = (int32_t)((random >> 8) % (uint32_t)b->config.vocab_size);
     }
     return QR_OK;
+}
+
+/* The two MTP rows of each request, behind a step whose drafts all stood (v4-model.md 6.4). */
+static qr_status draft(struct bench *b, int32_t position, const struct model_observer *observer, qr_error *err)
+{
+    const int32_t batch = b->o->batch;
+    for (int32_t i = 0; i < batch; i++) {
+        b->sources[2 * i] = 2 * i;
+        b->sources[2 * i + 1] = 2 * i + 1;
+        b->drafts[i] = (struct draft_span){.slot = i, .first_position = position, .count = 2,
+                                           .tokens = b->tokens + 2 * i, .sources = b->sources + 2 * i, .logits_from = 1};
+    }
+    b->last = clock_seconds();
+    qr_status st = runner_draft(b->runner, b->drafts, batch, observer, err);
+    for (int32_t i = 0; st == QR_OK && i < batch; i++)
+        st = runner_keep_streams(b->runner, i, 2 * i + 1, err);
+    if (st == QR_OK)
+        st = b->backend->fence(b->backend, err);
+    book(b, KIND_MTP, b->mtp_bytes + b->head_bytes, 1);
+    return st;
 }
 
 /* One step of all requests at `position`; timed when `timed`. */
@@ -251,17 +293,22 @@ static qr_status step(struct bench *b, int64_t number, int32_t position, int32_t
             .tokens = b->tokens + (int64_t)i * count + position % 7, .logits_from = o->prefill ? count - 1 : 0, .final = true,
             .drafts = tentative ? count - 1 : 0, .place = number == 0 && position > 0};
     const struct batch work = {.step = (uint64_t)number + 1, .count = batch, .spans = b->spans, .tentative = tentative};
-    const struct tally before[KINDS] = {b->tally[0], b->tally[1], b->tally[2], b->tally[3],
-                                        b->tally[4], b->tally[5], b->tally[6], b->tally[7]};
+    struct tally before[KINDS];
+    memcpy(before, b->tally, sizeof before);
     const double start = b->last = clock_seconds();
     qr_status st = runner_step(b->runner, &work, &observer, err);
     if (st == QR_OK)
         st = b->backend->fence(b->backend, err);
-    const double spent = clock_seconds() - start;
+    double spent = clock_seconds() - start;
     if (st == QR_OK && tentative) {
         for (int32_t i = 0; i < batch; i++)
             b->accepted[i] = count;
         st = runner_commit(b->runner, b->accepted, err);
+    }
+    if (st == QR_OK && o->mtp) {
+        const double drafting = clock_seconds();
+        st = draft(b, position, &observer, err);
+        spent += clock_seconds() - drafting;
     }
     if (timed) {
         b->total += spent;
@@ -363,6 +410,8 @@ qr_status bench_step_run(const struct bench_step *options, qr_error *err)
     qr_free(b->spans);
     qr_free(b->accepted);
     qr_free(b->seen);
+    qr_free(b->drafts);
+    qr_free(b->sources);
     qr_free(b);
     return st;
 }

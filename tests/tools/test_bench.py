@@ -34,6 +34,17 @@ class Bench(unittest.TestCase):
         self.assertLess(sizes[0], sizes[1])
         self.assertLess(sizes[1], 17732968)
 
+    def test_the_mtp_layer_is_a_part_of_its_own(self):
+        for profile in ("reference", "w8a8"):
+            status, out, err = bench("decode", "--model", f"{MODELS}/tiny-v4", "--batch", "2", "--steps", "2", "--mtp",
+                                     "--profile", profile, "--json")
+            self.assertEqual((status, err), (0, ""))
+            parts = {p["part"]: p for p in json.loads(out)["parts"]}
+            self.assertGreater(parts["MTP layer and its head"]["bytes"], 0)
+        status, out, err = bench("decode", "--model", f"{MODELS}/tiny-v41", "--mtp")
+        self.assertEqual(status, 1)
+        self.assertIn("MTP", err)
+
     def test_what_cannot_be_measured_is_refused(self):
         self.assertEqual(bench("decode")[0], 2)
         self.assertEqual(bench("nothing", "--model", f"{MODELS}/tiny-v41")[0], 2)
