@@ -13,4 +13,12 @@ qr_status qr_fail(qr_error *err, qr_status status, const char *format, ...) __at
  * request when the callee did not. */
 qr_status qr_fail_in(qr_error *err, qr_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* For functions without anything to clean up: returns from the caller with the call's status unless it is QR_OK. */
+#define TRY(call)                      \
+    do {                               \
+        qr_status try_status = (call); \
+        if (try_status != QR_OK)       \
+            return try_status;         \
+    } while (0)
+
 #endif

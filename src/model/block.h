@@ -25,14 +25,6 @@ struct pass {
     struct rope_spec rope;
 };
 
-/* Leaves the calling function with the first failure. */
-#define TRY(call)                      \
-    do {                               \
-        qr_status try_status = (call); \
-        if (try_status != QR_OK)       \
-            return try_status;         \
-    } while (0)
-
 /* Points the pass at layer `index`. */
 void enter_layer(struct pass *p, int32_t index);
 /* Calls the observer, when there is one; the layer is -1 for the backbone's logits. */

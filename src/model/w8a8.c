@@ -28,13 +28,6 @@ struct w8a8 {
     int64_t owned_bytes;
 };
 
-#define TRY(call)                      \
-    do {                               \
-        qr_status try_status = (call); \
-        if (try_status != QR_OK)       \
-            return try_status;         \
-    } while (0)
-
 qr_status w8a8_open(const struct checkpoint *ck, const struct model_plan *plan, struct worker_pool *pool,
                     struct w8a8 **out, qr_error *err)
 {

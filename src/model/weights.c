@@ -22,13 +22,6 @@ struct loader {
     char prefix[64]; /* "layers.3." */
 };
 
-#define TRY(call)                      \
-    do {                               \
-        qr_status try_status = (call); \
-        if (try_status != QR_OK)       \
-            return try_status;         \
-    } while (0)
-
 static qr_status out_of_memory(const struct loader *l, qr_error *err)
 {
     return qr_fail(err, QR_NO_MEMORY, "%s: no memory for the list of weights", tensors_path(l->tensors));

@@ -29,13 +29,6 @@ struct runner {
     struct pending pending;
 };
 
-#define TRY(call)                      \
-    do {                               \
-        qr_status try_status = (call); \
-        if (try_status != QR_OK)       \
-            return try_status;         \
-    } while (0)
-
 /* ---- opening ---- */
 
 static qr_status make_host_arrays(struct runner *r, qr_error *err)

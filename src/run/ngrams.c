@@ -18,13 +18,6 @@ struct ngrams {
     int32_t staged;
 };
 
-#define TRY(call)                      \
-    do {                               \
-        qr_status try_status = (call); \
-        if (try_status != QR_OK)       \
-            return try_status;         \
-    } while (0)
-
 static qr_status check_map(const struct checkpoint *ck, const struct qr_config *c, const struct token_map *map,
                            qr_error *err)
 {

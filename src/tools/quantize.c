@@ -40,13 +40,6 @@ struct quantize {
     int64_t tensors, bytes;
 };
 
-#define TRY(call)                      \
-    do {                               \
-        qr_status try_status = (call); \
-        if (try_status != QR_OK)       \
-            return try_status;         \
-    } while (0)
-
 /* ---- the folders ---- */
 
 /* Both schemas: the official one is checked and gone, that of the folder to make stays. */

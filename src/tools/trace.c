@@ -43,13 +43,6 @@ struct trace {
     void *recording;
 };
 
-#define TRY(call)                      \
-    do {                               \
-        qr_status try_status = (call); \
-        if (try_status != QR_OK)       \
-            return try_status;         \
-    } while (0)
-
 /* ---- what was asked for ---- */
 
 static const struct {

@@ -60,13 +60,6 @@ struct piece {
     int32_t first_row, position, count;
 };
 
-#define TRY(call)                      \
-    do {                               \
-        qr_status try_status = (call); \
-        if (try_status != QR_OK)       \
-            return try_status;         \
-    } while (0)
-
 static const struct qr_config *config(const struct trace_v4 *t) { return &t->job.plan->config; }
 static bool wants(const struct trace_v4 *t, enum trace_group group) { return (t->job.want & group) != 0; }
 static bool is_mtp(const struct trace_v4 *t, int32_t layer) { return layer == t->job.plan->layers; }
