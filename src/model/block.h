@@ -15,7 +15,8 @@ struct pass {
     const float *frequencies[2]; /* by enum rope */
     const struct model_pass *args;
     const struct step *step;
-    bool w8a8; /* the arithmetic profile */
+    bool w8a8;       /* the arithmetic profile */
+    bool plain_keys; /* model_limits */
 
     /* of the layer in progress */
     int32_t index;

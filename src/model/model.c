@@ -121,7 +121,8 @@ static struct pass pass_of(const struct model *m, const struct model_pass *args)
                      .ws = &m->ws,
                      .args = args,
                      .step = args->step,
-                     .w8a8 = m->plan->profile == QR_PROFILE_W8A8};
+                     .w8a8 = m->plan->profile == QR_PROFILE_W8A8,
+                     .plain_keys = m->limits.plain_keys};
     p.frequencies[ROPE_MAIN] = m->frequencies[ROPE_MAIN];
     p.frequencies[ROPE_COMPRESS] = m->frequencies[ROPE_COMPRESS];
     return p;

@@ -32,6 +32,9 @@ static qr_status pool_groups(struct pass *p, const struct compressor_weights *w,
                 .scores = ws->compress_scores, .cols = cols, .tail = tail);
 }
 
+/* 4.1: what keys and values are rounded to before they are stored. */
+static enum key_grid key_grid(const struct pass *p) { return p->w8a8 || p->plain_keys ? GRID_NONE : GRID_FP8_NOPE; }
+
 static struct ring_plane tail_of(const struct pass *p, bool index)
 {
     const struct model_cache *cache = &p->args->cache;
@@ -46,8 +49,8 @@ static qr_status compressor(struct pass *p, qr_error *err)
     const struct workspace *ws = p->ws;
     TRY(pool_groups(p, &p->w->compressor, tail_of(p, false), ws->pooled, err));
     return CALL(row_write, .rows = p->rows->emit, .step = p->step, .ratio = p->layer->ratio, .in = ws->pooled,
-                .norm = p->w->compressor.norm, .eps = p->config->rms_norm_eps, .rope = p->rope,
-                .grid = p->w8a8 ? GRID_NONE : GRID_FP8_NOPE, .plane = main_plane(p));
+                .norm = p->w->compressor.norm, .eps = p->config->rms_norm_eps, .rope = p->rope, .grid = key_grid(p),
+                .plane = main_plane(p));
 }
 
 /* 5.6 step 2: the keys that the indexer scores: a compressor of their own, turned by a Hadamard matrix. */
@@ -85,7 +88,7 @@ static qr_status indexer(struct pass *p, qr_error *err)
 static qr_status attention(struct pass *p, qr_error *err)
 {
     TRY(query(p, p->w8a8 ? QUERY_NORM_F32 : QUERY_NORM_BF16, err));
-    TRY(window_key(p, p->w8a8 ? GRID_NONE : GRID_FP8_NOPE, err));
+    TRY(window_key(p, key_grid(p), err));
     if (p->layer->owns_rows)
         TRY(compressor(p, err));
     if (p->layer->owns_index) {

@@ -14,6 +14,8 @@ struct model_limits {
     int32_t max_positions;  /* longest request */
     int32_t max_draft_rows; /* rows of a draft pass; 0: the drafter is not opened */
     bool trace;             /* also keep what only a trace reads */
+    bool plain_keys;        /* V4 reference: window and main rows keep their bf16 values, as in the first official code
+                               (v4-model.md 4.1 "kv_fp8_sim=off"); a debugging aid, another model */
 };
 
 /* Formats that depend on the arithmetic profile are in the activations: "wide" is bf16 in the reference and f32 in

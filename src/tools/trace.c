@@ -13,7 +13,7 @@
 
 struct trace_options {
     struct model_options model;
-    const char *tokens, *out, *want, *force, *chunks, *cache_format, *index_format;
+    const char *tokens, *out, *want, *force, *chunks, *cache_format, *index_format, *kv_fp8_sim;
     int decode_from, block_size;
 };
 
@@ -200,14 +200,16 @@ static qr_status open_runner(struct trace *t, qr_error *err)
     for (int32_t i = 0; i < t->input.count; i++)
         longest = t->input.sequences[i].count > longest ? t->input.sequences[i].count : longest;
 
-    const struct runner_options options = {.blocks = blocks,
-                                           .slots = t->input.count,
-                                           .model = {.max_rows = (int32_t)rows,
-                                                     .max_requests = t->input.count,
-                                                     .max_logits = (int32_t)rows,
-                                                     .max_positions = longest,
-                                                     .max_draft_rows = t->groups & TRACE_MTP ? (int32_t)rows : 0,
-                                                     .trace = true}};
+    const struct runner_options options = {
+        .blocks = blocks,
+        .slots = t->input.count,
+        .model = {.max_rows = (int32_t)rows,
+                  .max_requests = t->input.count,
+                  .max_logits = (int32_t)rows,
+                  .max_positions = longest,
+                  .max_draft_rows = t->groups & TRACE_MTP ? (int32_t)rows : 0,
+                  .plain_keys = t->options->kv_fp8_sim && strcmp(t->options->kv_fp8_sim, "off") == 0,
+                  .trace = true}};
     TRY(open_device(t->options->model.device, t->options->model.threads, &t->log, &t->backend, err));
     return runner_open(t->checkpoint, &t->plan, &t->geometry, t->backend, t->config.n_engram > 0 ? &t->map : NULL,
                        &options, &t->runner, err);
@@ -336,6 +338,11 @@ int tool_trace(int argc, char **argv)
          .target = &o.cache_format,
          .value = "bf16|fp4",
          .help = "container of compressed and window rows"},
+        {.name = "kv-fp8-sim",
+         .kind = OPTION_CHOICE,
+         .target = &o.kv_fp8_sim,
+         .value = "on|off",
+         .help = "off: V4 keys and values unrounded, as in the first official code; default on"},
         {.name = "index-cache-dtype",
          .kind = OPTION_CHOICE,
          .target = &o.index_format,

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "number/quantize.h"
 #include "support/scratch.h"
 #include "support/v4_case.h"
 
@@ -319,6 +320,35 @@ static void the_int8_profile_gives_the_goldens_on_the_fast_path(void **state)
         check_folder(folders[i], &v4_profiles[1], "cpu");
 }
 
+/* kv_fp8_sim=off (v4-model.md 4.1) keeps the values that the rounding starts from. Layer 0 has the same input either
+ * way. */
+static void without_the_fp8_rounding_keys_are_what_the_rounding_starts_from(void **state)
+{
+    (void)state;
+    struct v4_folder f;
+    int64_t n, different = 0;
+    v4_folder_open(&f, "tiny");
+    const struct v4_case *c = &f.cases[1];
+    int32_t width = f.config.head_dim, nope = width - f.config.rope_head_dim;
+    struct golden *on = v4_trace(scratch, f.model, c->ids, c->count, "cpu-reference", &v4_profiles[0], NULL);
+    struct golden *off = v4_trace(scratch, f.model, c->ids, c->count, "cpu-reference", &v4_profiles[0],
+                                  (const char *[]){"--kv-fp8-sim", "off", NULL});
+    const uint16_t *rounded = golden_bf16(on, "layers.0.window", &n),
+                   *plain = golden_bf16(off, "layers.0.window", NULL);
+    for (int64_t row = 0; row < n / width; row++) {
+        uint16_t key[512];
+        assert_true(width <= 512);
+        memcpy(key, plain + row * width, (size_t)width * sizeof *key);
+        q8_round(key, nope, 64);
+        assert_memory_equal(key, rounded + row * width, (size_t)width * sizeof *key);
+        different += memcmp(plain + row * width, rounded + row * width, (size_t)width * sizeof *key) != 0;
+    }
+    assert_true(different > c->count / 2);
+    golden_close(on);
+    golden_close(off);
+    v4_folder_close(&f);
+}
+
 static int make_scratch(void **state)
 {
     (void)state;
@@ -342,6 +372,7 @@ int main(void)
         cmocka_unit_test(the_reference_profile_gives_the_goldens_on_the_fast_path),
         cmocka_unit_test(the_int8_profile_gives_the_goldens_on_the_reference_path),
         cmocka_unit_test(the_int8_profile_gives_the_goldens_on_the_fast_path),
+        cmocka_unit_test(without_the_fp8_rounding_keys_are_what_the_rounding_starts_from),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }
