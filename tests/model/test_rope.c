@@ -68,6 +68,22 @@ static void tiny_yarn_equals_the_vector_of_13_3(void **state)
         assert_true(fabs(f[i] - wanted[i]) <= 1e-6 * wanted[i]);
 }
 
+/* 36-rope of golden/ops4: pair 2 of factor 4, original 256. The families write the blend differently. */
+static void each_family_blends_in_its_own_order(void **state)
+{
+    (void)state;
+    struct qr_config c = released();
+    float f[ROPE_MAX_PAIRS];
+    c.rope_factor = 4;
+    c.rope_original_positions = 256;
+    c.family = QR_FAMILY_V4;
+    assert_int_equal(rope_frequencies(&c, ROPE_COMPRESS, f, NULL), QR_OK);
+    assert_int_equal(bits(f[2]), 0x3ecdcb1a);
+    c.family = QR_FAMILY_V41;
+    assert_int_equal(rope_frequencies(&c, ROPE_COMPRESS, f, NULL), QR_OK);
+    assert_int_equal(bits(f[2]), 0x3ecdcb1b);
+}
+
 static void a_factor_of_one_turns_yarn_off(void **state)
 {
     (void)state;
@@ -85,6 +101,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(released_frequencies_have_the_bits_of_the_table),
         cmocka_unit_test(tiny_yarn_equals_the_vector_of_13_3),
+        cmocka_unit_test(each_family_blends_in_its_own_order),
         cmocka_unit_test(a_factor_of_one_turns_yarn_off),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
