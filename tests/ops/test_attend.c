@@ -338,6 +338,38 @@ static void attention_follows_its_formula(void **state)
     scene_free(&s);
 }
 
+/* All sums are in f64 everywhere, so no path is an ulp off: a list of both kinds of keys, both profiles. */
+static void every_path_attends_with_the_bits_of_the_reference(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {"portable", "avx2", "avx512"};
+    const int32_t from[1] = {0};
+    struct scene s;
+    float want[TOTAL * H * N], found[TOTAL * H * N];
+    scene_make(&s, 87);
+    for (int w8a8 = 0; w8a8 < 2; w8a8++)
+        for (int path = -1; path < 3; path++) {
+            struct backend *reference = s.o.b, *other = NULL;
+            struct op_limits limits = {&s.o.plan, TOTAL, 1, TOTAL};
+            int64_t bytes;
+            if (path >= 0 && backend_cpu_open(paths[path], 2, NULL, &other, NULL) != QR_OK)
+                continue;
+            if (other) {
+                assert_int_equal(other->reserve(other, &limits, &bytes, NULL), QR_OK);
+                s.o.b = other;
+            }
+            scene_attend(&s, (struct op_attend){.rows = first_rows(TOTAL), .step = &s.r.step, .ratio = 2, .w8a8 = w8a8,
+                                                .q = s.q, .fresh = s.keys, .key_from = from, .has_plane = true,
+                                                .plane = s.bf16, .out = f32_rows(other ? found : want, H * N)});
+            s.o.b = reference;
+            if (other) {
+                assert_memory_equal(found, want, sizeof want);
+                other->close(other);
+            }
+        }
+    scene_free(&s);
+}
+
 static void containers_of_main_rows_attend_alike(void **state)
 {
     (void)state;
@@ -559,6 +591,7 @@ int main(void)
         cmocka_unit_test(reference_attention_equals_the_goldens),
         cmocka_unit_test(w8a8_attention_equals_the_goldens),
         cmocka_unit_test(attention_follows_its_formula),
+        cmocka_unit_test(every_path_attends_with_the_bits_of_the_reference),
         cmocka_unit_test(containers_of_main_rows_attend_alike),
         cmocka_unit_test(keys_from_the_ring_equal_keys_of_this_forward),
         cmocka_unit_test(a_list_of_every_row_is_the_range),

@@ -185,12 +185,54 @@ static void every_set_gives_the_same_integer_sum(void **state)
     }
 }
 
+/* bf16 in, so every product is exact: a head or key in a group of any size has the bits of the sum in one go. */
+static void every_set_attends_with_the_bits_of_binary64(void **state)
+{
+    enum { HEADS = 7, COUNT = 13, STRIDE = 200 };
+    static double q[HEADS * STRIDE], keys[COUNT * STRIDE], p[HEADS * COUNT];
+    static float score[HEADS * COUNT], o[HEADS * STRIDE], plain[STRIDE];
+    const struct cpu_kernels *set[3];
+    const int sets_here = sets(set);
+    (void)state;
+    for (int n = 1; n <= 192; n += n < 40 ? 1 : 19) {
+        for (int i = 0; i < HEADS * STRIDE; i++)
+            q[i] = bf16_round(draw_float());
+        for (int i = 0; i < COUNT * STRIDE; i++)
+            keys[i] = bf16_round(draw_float());
+        for (int i = 0; i < HEADS * COUNT; i++)
+            p[i] = bf16_round(fabsf(draw_float()));
+        for (int s = 0; s < sets_here; s++) {
+            set[s]->scores(q, HEADS, keys, COUNT, STRIDE, n, score, COUNT);
+            set[s]->weigh(p, COUNT, HEADS, keys, COUNT, STRIDE, n, o);
+            for (int h = 0; h < HEADS; h++) {
+                for (int i = 0; i < COUNT; i++) {
+                    double sum = 0;
+                    for (int c = 0; c < n; c++)
+                        sum += q[h * n + c] * keys[i * STRIDE + c];
+                    assert_true(score[h * COUNT + i] == (float)sum);
+                }
+                for (int c = 0; c < n; c++) {
+                    double sum = 0;
+                    for (int i = 0; i < COUNT; i++)
+                        sum += p[h * COUNT + i] * keys[i * STRIDE + c];
+                    assert_true(o[h * n + c] == (float)sum);
+                }
+            }
+            for (int c = 0; c < n; c++)
+                plain[c] = (float)keys[c];
+            set[s]->widen(plain, q, n);
+            assert_memory_equal(q, keys, (size_t)n * sizeof *q);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_set_multiplies_as_binary64_does_and_a_row_keeps_its_bits_in_a_batch),
         cmocka_unit_test(every_set_decodes_every_code_exactly),
         cmocka_unit_test(every_set_gives_the_same_integer_sum),
+        cmocka_unit_test(every_set_attends_with_the_bits_of_binary64),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

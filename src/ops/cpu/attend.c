@@ -7,11 +7,15 @@
 #include "number/e4m3.h"
 #include "number/e8m0.h"
 #include "ops/cpu/reference/container.h"
-#include "ops/cpu/reference/reference.h"
 
-/* A work item is one row and ATTEND_HEADS of its heads: keys are decoded to f32 once for those heads, a block of list
- * slots at a time, and stay in the cache for both products. */
-enum { ATTEND_HEADS = 16, ATTEND_BLOCK = 64 };
+/* A work item is one row and ATTEND_HEADS of its heads: keys are decoded once for those heads, a block of list slots at a
+ * time, and stay in the cache for both products.
+ *
+ * The products are summed in f64. An o that is one f32 ulp off flips a bf16 here and there, behind it a code of the output
+ * projection, and with it a whole row: sums that are exact cost no more than f32 ones did head by head, and make every
+ * path's attention the reference's, bit for bit. Keys stand KEY_PAD apart from a power of two, so that a column of them
+ * does not fall into one set of the cache. */
+enum { ATTEND_HEADS = 16, ATTEND_BLOCK = 128, KEY_PAD = 8 };
 
 struct attend_job {
     struct fast *f;
@@ -24,12 +28,18 @@ struct attend_item {
     const struct op_attend *op;
     int32_t row, request, position, first_head, heads;
     int32_t window_low, window_count, fresh_count, selected_count;
-    float *keys;               /* [ATTEND_BLOCK][head_dim] */
-    float *q, *o;              /* [ATTEND_HEADS][head_dim] */
-    float score[ATTEND_BLOCK], top[ATTEND_HEADS], sum[ATTEND_HEADS];
+    double *keys, *q, *p;      /* [ATTEND_BLOCK][head_dim + KEY_PAD], [ATTEND_HEADS][head_dim], [ATTEND_HEADS][ATTEND_BLOCK] */
+    float *o, *value;          /* [ATTEND_HEADS][head_dim]; value: of one block */
+    float *decoded;            /* [head_dim] */
+    float *score;              /* [ATTEND_HEADS][ATTEND_BLOCK] */
+    float top[ATTEND_HEADS], sum[ATTEND_HEADS];
 };
 
-int64_t attend_scratch_floats(int32_t head_dim) { return (int64_t)(ATTEND_BLOCK + 2 * ATTEND_HEADS) * head_dim; }
+int64_t attend_scratch_floats(int32_t head_dim)
+{
+    int64_t doubles = (int64_t)ATTEND_BLOCK * (head_dim + KEY_PAD) + (int64_t)ATTEND_HEADS * (head_dim + ATTEND_BLOCK);
+    return 2 * doubles + (int64_t)ATTEND_HEADS * (2 * head_dim + ATTEND_BLOCK) + head_dim;
+}
 
 /* A stored row as f32. */
 static void decode_row(const struct fast *f, enum row_format format, const struct row_address *at, int32_t n, float *out)
@@ -105,57 +115,70 @@ static void item_begin(const struct fast *f, const struct op_attend *op, int32_t
     it->selected_count = !op->has_plane ? 0
                          : op->selected ? op->selected_count[row]
                                         : plan_visible(op->ratio, it->position);
-    it->keys = scratch;
-    it->q = scratch + (int64_t)ATTEND_BLOCK * n;
-    it->o = it->q + (int64_t)ATTEND_HEADS * n;
-    f->kernels->decode_bf16((const uint16_t *)op->q + ((int64_t)row * op->heads + it->first_head) * n, it->q,
-                            it->heads * n);
-    memset(it->o, 0, sizeof(float) * (size_t)(it->heads * n));
+    it->keys = (double *)(void *)scratch;
+    it->q = it->keys + (int64_t)ATTEND_BLOCK * (n + KEY_PAD);
+    it->p = it->q + (int64_t)ATTEND_HEADS * n;
+    it->o = (float *)(void *)(it->p + ATTEND_HEADS * ATTEND_BLOCK);
+    it->value = it->o + (int64_t)ATTEND_HEADS * n;
+    it->score = it->value + (int64_t)ATTEND_HEADS * n;
+    it->decoded = it->score + ATTEND_HEADS * ATTEND_BLOCK;
     for (int32_t h = 0; h < it->heads; h++) {
-        it->top[h] = -1e30f;
+        const int64_t at = ((int64_t)row * op->heads + it->first_head + h) * n;
+        f->kernels->decode_bf16((const uint16_t *)op->q + at, it->decoded, n);
+        f->kernels->widen(it->decoded, it->q + (int64_t)h * n, n);
+        it->top[h] = op->w8a8 ? -1e20f : -1e30f;
         it->sum[h] = 0;
     }
+    memset(it->o, 0, sizeof(float) * (size_t)(it->heads * n));
 }
 
-/* Scores of a block of keys for head h; returns the largest, at least `floor`. */
-static float score_keys(const struct fast *f, struct attend_item *it, int32_t h, int32_t keys, float floor)
+/* Probabilities of head h over a block, relative to `top`: those for the values rounded to bf16. Returns the sum of the
+ * unrounded ones. */
+static float probabilities(struct attend_item *it, int32_t h, int32_t keys, float top)
 {
-    const int32_t n = it->op->head_dim;
+    const float *score = it->score + h * ATTEND_BLOCK;
+    double *p = it->p + h * ATTEND_BLOCK, sum = 0;
     for (int32_t i = 0; i < keys; i++) {
-        it->score[i] = f->kernels->dot(it->q + (int64_t)h * n, it->keys + (int64_t)i * n, n) * it->op->scale;
-        if (it->score[i] > floor)
-            floor = it->score[i];
+        const float x = expf(score[i] - top);
+        sum += (double)x;
+        p[i] = (double)bf16_round(x);
+    }
+    return (float)sum;
+}
+
+/* The scaled scores of head h; returns the largest, at least `floor`. */
+static float largest_score(struct attend_item *it, int32_t h, int32_t keys, float floor)
+{
+    float *score = it->score + h * ATTEND_BLOCK;
+    for (int32_t i = 0; i < keys; i++) {
+        score[i] *= it->op->scale;
+        floor = fmaxf(floor, score[i]);
     }
     return floor;
 }
 
-/* o += sum of bf16(p) key, p relative to `top`; returns the sum of the unrounded p. */
-static float weigh_keys(const struct fast *f, const struct attend_item *it, int32_t keys, float top, float *o)
+/* One block of the online softmax (v41-model.md 5.5): probabilities are relative to the maximum so far, this block
+ * included. One tile of w8a8 (v4-model.md 7.4): relative to the tile's own maximum, then both sides are rescaled to the
+ * larger one. Either way what was so far fades by `old`, and the block joins with `fresh`. */
+static void add_block(const struct fast *f, struct attend_item *it, int32_t keys)
 {
     const int32_t n = it->op->head_dim;
-    float sum = 0;
-    for (int32_t i = 0; i < keys; i++) {
-        const float p = expf(it->score[i] - top);
-        sum += p;
-        f->kernels->axpy(o, it->keys + (int64_t)i * n, bf16_round(p), n);
-    }
-    return sum;
-}
+    float old[ATTEND_HEADS], fresh[ATTEND_HEADS];
 
-/* One block of the online softmax for one head (v41-model.md 5.5): probabilities are relative to the maximum so far, this
- * block included. */
-static void head_block(const struct fast *f, struct attend_item *it, int32_t h, int32_t keys)
-{
-    const int32_t n = it->op->head_dim;
-    float *o = it->o + (int64_t)h * n;
-    const float top = score_keys(f, it, h, keys, it->top[h]);
-    if (top > it->top[h]) {
-        const float fade = expf(it->top[h] - top);
-        f->kernels->scale(o, fade, n);
-        it->sum[h] *= fade;
+    f->kernels->scores(it->q, it->heads, it->keys, keys, n + KEY_PAD, n, it->score, ATTEND_BLOCK);
+    for (int32_t h = 0; h < it->heads; h++) {
+        const float block = largest_score(it, h, keys, it->op->w8a8 ? -1e20f : it->top[h]);
+        const float sum = probabilities(it, h, keys, block);
+        const float top = fmaxf(it->top[h], block);
+        old[h] = expf(it->top[h] - top);
+        fresh[h] = it->op->w8a8 ? expf(block - top) : 1.0f;
+        it->sum[h] = it->sum[h] * old[h] + sum * fresh[h];
         it->top[h] = top;
     }
-    it->sum[h] += weigh_keys(f, it, keys, top, o);
+    f->kernels->weigh(it->p, ATTEND_BLOCK, it->heads, it->keys, keys, n + KEY_PAD, n, it->value);
+    for (int32_t h = 0; h < it->heads; h++)
+        for (int64_t c = (int64_t)h * n; c < (int64_t)(h + 1) * n; c++)
+            it->o[c] = it->o[c] * old[h] + it->value[c] * fresh[h];
 }
 
 static void item_end(struct attend_item *it)
@@ -192,9 +215,10 @@ static void attend_item(void *user, int64_t item, int thread)
         const int32_t to = from + op->block < slots ? from + op->block : slots;
         int32_t keys = 0;
         for (int32_t slot = from; slot < to; slot++)
-            keys += decode_slot(job->f, &it, slot, it.keys + (int64_t)keys * op->head_dim);
-        for (int32_t h = 0; keys && h < it.heads; h++)
-            head_block(job->f, &it, h, keys);
+            if (decode_slot(job->f, &it, slot, it.decoded))
+                job->f->kernels->widen(it.decoded, it.keys + (int64_t)keys++ * (op->head_dim + KEY_PAD), op->head_dim);
+        if (keys)
+            add_block(job->f, &it, keys);
     }
     item_end(&it);
 }
@@ -202,8 +226,6 @@ static void attend_item(void *user, int64_t item, int thread)
 qr_status fast_attend(struct backend *b, const struct op_attend *op, qr_error *err)
 {
     struct fast *f = fast_of(b);
-    if (op->w8a8) /* its goldens are within reach of binary64 sums only: an int8 code behind them flips with f32 ones */
-        return reference_attend(b, op, err);
     if (op->block < 1 || op->block > ATTEND_BLOCK)
         return qr_fail(err, QR_BAD_ARGUMENT, "attend: blocks of %d list slots, wanted 1..%d", op->block, ATTEND_BLOCK);
     struct attend_job job = {.f = f, .op = op, .head_groups = (op->heads + ATTEND_HEADS - 1) / ATTEND_HEADS};

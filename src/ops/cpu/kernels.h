@@ -41,9 +41,18 @@ struct cpu_kernels {
     int32_t (*dot_i8)(const int8_t *a, const int8_t *w, int32_t k);
     /* f32 dot product of n values. */
     float (*dot)(const float *a, const float *b, int32_t n);
-    /* y[i] += p x[i]; y[i] *= s */
-    void (*axpy)(float *y, const float *x, float p, int32_t n);
+    /* y[i] *= s */
     void (*scale)(float *y, float s, int32_t n);
+    /* The two products of attention, in f64. Keys are [count][stride], n values each; heads share them. What goes in is
+     * bf16, so that every product is exact and a sum, rounded to f32, is that of any other order but for one in millions:
+     * all sets and the reference agree.
+     * scores: s[h * s_stride + i] = f32(q[h] . key[i]). weigh: o[h][c] = f32(sum_i p[h * p_stride + i] key[i][c]). */
+    void (*scores)(const double *q, int32_t heads, const double *keys, int32_t count, int64_t stride, int32_t n, float *s,
+                   int64_t s_stride);
+    void (*weigh)(const double *p, int64_t p_stride, int32_t heads, const double *keys, int32_t count, int64_t stride,
+                  int32_t n, float *o);
+    /* y[i] = x[i] */
+    void (*widen)(const float *x, double *y, int32_t n);
     /* decoders: n values (a multiple of 32) to f32, unscaled */
     void (*decode_bf16)(const uint16_t *x, float *y, int32_t n);
     void (*decode_fp8)(const uint8_t *x, float *y, int32_t n);

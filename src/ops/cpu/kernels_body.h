@@ -3,6 +3,8 @@
  *   V            a vector of VN f32 lanes               V_ZERO  V_SET(x)  V_LOAD(p)  V_STORE(p, v)
  *   V_ADD  V_MUL V_FMA(a, b, c) = a b + c               V_SUM(v): lanes added pairwise, low half + high half
  *   V_BF16(p)    VN bf16 values                         E4M3_UNIT: what a decoded E4M3 value is multiplied by below
+ *   D            a vector of DN f64 lanes               D_ZERO  D_SET(x)  D_LOAD(p)  D_FMA(a, b, c)
+ *   D_SUM(v)     lanes added pairwise                   D_WIDEN(p, out), D_NARROW(p, v): DN f32 from and to memory
  *   decode32_fp8(p, V out[32 / VN])  32 codes, value * E4M3_UNIT^-1
  *   decode32_fp4(p, V out[32 / VN])  16 bytes, natural order
  *   KERNEL(name) the set's own symbol
@@ -158,14 +160,109 @@ static float KERNEL(dot)(const float *a, const float *b, int32_t n)
     return sum;
 }
 
-static void KERNEL(axpy)(float *y, const float *x, float p, int32_t n)
+/* Two heads by four keys at a time, so that a value loaded is used more than once. */
+static void KERNEL(scores_2x4)(const double *q, const double *keys, int64_t stride, int32_t n, float *s, int64_t s_stride)
 {
-    const V v = V_SET(p);
+    D a0 = D_ZERO, a1 = D_ZERO, a2 = D_ZERO, a3 = D_ZERO, b0 = D_ZERO, b1 = D_ZERO, b2 = D_ZERO, b3 = D_ZERO;
+    for (int32_t c = 0; c < n; c += DN) {
+        const D x = D_LOAD(q + c), y = D_LOAD(q + n + c);
+        const D k0 = D_LOAD(keys + c), k1 = D_LOAD(keys + stride + c);
+        const D k2 = D_LOAD(keys + 2 * stride + c), k3 = D_LOAD(keys + 3 * stride + c);
+        a0 = D_FMA(x, k0, a0);
+        a1 = D_FMA(x, k1, a1);
+        a2 = D_FMA(x, k2, a2);
+        a3 = D_FMA(x, k3, a3);
+        b0 = D_FMA(y, k0, b0);
+        b1 = D_FMA(y, k1, b1);
+        b2 = D_FMA(y, k2, b2);
+        b3 = D_FMA(y, k3, b3);
+    }
+    s[0] = (float)D_SUM(a0);
+    s[1] = (float)D_SUM(a1);
+    s[2] = (float)D_SUM(a2);
+    s[3] = (float)D_SUM(a3);
+    s[s_stride] = (float)D_SUM(b0);
+    s[s_stride + 1] = (float)D_SUM(b1);
+    s[s_stride + 2] = (float)D_SUM(b2);
+    s[s_stride + 3] = (float)D_SUM(b3);
+}
+
+/* The same sum of one head and one key. */
+static float KERNEL(score)(const double *q, const double *key, int32_t n)
+{
+    D a = D_ZERO;
+    int32_t c = 0;
+    for (; c + DN <= n; c += DN)
+        a = D_FMA(D_LOAD(q + c), D_LOAD(key + c), a);
+    double sum = D_SUM(a);
+    for (; c < n; c++)
+        sum += q[c] * key[c];
+    return (float)sum;
+}
+
+static void KERNEL(scores)(const double *q, int32_t heads, const double *keys, int32_t count, int64_t stride, int32_t n,
+                           float *s, int64_t s_stride)
+{
+    const int32_t paired = n % DN ? 0 : heads / 2 * 2, whole = n % DN ? 0 : count / 4 * 4;
+    for (int32_t h = 0; h < paired; h += 2)
+        for (int32_t i = 0; i < whole; i += 4)
+            KERNEL(scores_2x4)(q + (int64_t)h * n, keys + i * stride, stride, n, s + h * s_stride + i, s_stride);
+    for (int32_t h = 0; h < heads; h++)
+        for (int32_t i = h < paired ? whole : 0; i < count; i++)
+            s[h * s_stride + i] = KERNEL(score)(q + (int64_t)h * n, keys + i * stride, n);
+}
+
+/* Two vectors of columns for four heads. */
+static void KERNEL(weigh_4)(const double *p, int64_t p_stride, const double *keys, int32_t count, int64_t stride, float *o,
+                            int32_t n)
+{
+    D a0 = D_ZERO, a1 = D_ZERO, a2 = D_ZERO, a3 = D_ZERO, b0 = D_ZERO, b1 = D_ZERO, b2 = D_ZERO, b3 = D_ZERO;
+    for (int32_t i = 0; i < count; i++, keys += stride) {
+        const D x = D_LOAD(keys), y = D_LOAD(keys + DN);
+        const D p0 = D_SET(p[i]), p1 = D_SET(p[p_stride + i]);
+        const D p2 = D_SET(p[2 * p_stride + i]), p3 = D_SET(p[3 * p_stride + i]);
+        a0 = D_FMA(p0, x, a0);
+        a1 = D_FMA(p1, x, a1);
+        a2 = D_FMA(p2, x, a2);
+        a3 = D_FMA(p3, x, a3);
+        b0 = D_FMA(p0, y, b0);
+        b1 = D_FMA(p1, y, b1);
+        b2 = D_FMA(p2, y, b2);
+        b3 = D_FMA(p3, y, b3);
+    }
+    D_NARROW(o, a0);
+    D_NARROW(o + n, a1);
+    D_NARROW(o + 2 * n, a2);
+    D_NARROW(o + 3 * n, a3);
+    D_NARROW(o + DN, b0);
+    D_NARROW(o + n + DN, b1);
+    D_NARROW(o + 2 * n + DN, b2);
+    D_NARROW(o + 3 * n + DN, b3);
+}
+
+static void KERNEL(weigh)(const double *p, int64_t p_stride, int32_t heads, const double *keys, int32_t count, int64_t stride,
+                          int32_t n, float *o)
+{
+    const int32_t grouped = heads / 4 * 4, whole = n / (2 * DN) * (2 * DN);
+    for (int32_t c = 0; c < whole; c += 2 * DN)
+        for (int32_t h = 0; h < grouped; h += 4)
+            KERNEL(weigh_4)(p + h * p_stride, p_stride, keys + c, count, stride, o + (int64_t)h * n + c, n);
+    for (int32_t h = 0; h < heads; h++)
+        for (int32_t c = h < grouped ? whole : 0; c < n; c++) {
+            double sum = 0;
+            for (int32_t i = 0; i < count; i++)
+                sum += p[h * p_stride + i] * keys[i * stride + c];
+            o[(int64_t)h * n + c] = (float)sum;
+        }
+}
+
+static void KERNEL(widen)(const float *x, double *y, int32_t n)
+{
     int32_t i = 0;
-    for (; i + VN <= n; i += VN)
-        V_STORE(y + i, V_FMA(v, V_LOAD(x + i), V_LOAD(y + i)));
+    for (; i + DN <= n; i += DN)
+        D_WIDEN(x + i, y + i);
     for (; i < n; i++)
-        y[i] += p * x[i];
+        y[i] = x[i];
 }
 
 static void KERNEL(scale)(float *y, float s, int32_t n)
@@ -210,7 +307,7 @@ static void KERNEL(decode_fp4)(const uint8_t *x, float *y, int32_t n)
 #define KERNEL_TABLE(TEXT)                                                                                             \
     {                                                                                                                  \
         .name = TEXT, .panel_fp8 = KERNEL(panel_fp8), .panel_fp4 = KERNEL(panel_fp4), .panel_bf16 = KERNEL(panel_bf16), \
-        .panel_f32 = KERNEL(panel_f32), .dot_i8 = KERNEL(dot_i8), .dot = KERNEL(dot), .axpy = KERNEL(axpy),            \
-        .scale = KERNEL(scale), .decode_bf16 = KERNEL(decode_bf16), .decode_fp8 = KERNEL(decode_fp8),                  \
+        .panel_f32 = KERNEL(panel_f32), .dot_i8 = KERNEL(dot_i8), .dot = KERNEL(dot), .scale = KERNEL(scale),          \
+        .scores = KERNEL(scores), .weigh = KERNEL(weigh), .widen = KERNEL(widen), .decode_bf16 = KERNEL(decode_bf16), .decode_fp8 = KERNEL(decode_fp8),                  \
         .decode_fp4 = KERNEL(decode_fp4),                                                                              \
     }

@@ -19,6 +19,21 @@ typedef __m256 V;
 #define E4M3_UNIT 256.0f
 #define KERNEL(name) avx2_##name
 
+#define DN 4
+typedef __m256d D;
+#define D_ZERO _mm256_setzero_pd()
+#define D_SET(x) _mm256_set1_pd(x)
+#define D_LOAD(p) _mm256_loadu_pd(p)
+#define D_FMA(a, b, c) _mm256_fmadd_pd(a, b, c)
+#define D_WIDEN(p, out) _mm256_storeu_pd(out, _mm256_cvtps_pd(_mm_loadu_ps(p)))
+#define D_NARROW(p, v) _mm_storeu_ps(p, _mm256_cvtpd_ps(v))
+
+static inline double D_SUM(D v)
+{
+    __m128d x = _mm_add_pd(_mm256_castpd256_pd128(v), _mm256_extractf128_pd(v, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(x, _mm_unpackhi_pd(x, x)));
+}
+
 static inline float V_SUM(V v)
 {
     __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));

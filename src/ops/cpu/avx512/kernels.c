@@ -18,6 +18,22 @@ typedef __m512 V;
 #define E4M3_UNIT 256.0f
 #define KERNEL(name) avx512_##name
 
+#define DN 8
+typedef __m512d D;
+#define D_ZERO _mm512_setzero_pd()
+#define D_SET(x) _mm512_set1_pd(x)
+#define D_LOAD(p) _mm512_loadu_pd(p)
+#define D_FMA(a, b, c) _mm512_fmadd_pd(a, b, c)
+#define D_WIDEN(p, out) _mm512_storeu_pd(out, _mm512_cvtps_pd(_mm256_loadu_ps(p)))
+#define D_NARROW(p, v) _mm256_storeu_ps(p, _mm512_cvtpd_ps(v))
+
+static inline double D_SUM(D v)
+{
+    __m256d h = _mm256_add_pd(_mm512_castpd512_pd256(v), _mm512_extractf64x4_pd(v, 1));
+    __m128d x = _mm_add_pd(_mm256_castpd256_pd128(h), _mm256_extractf128_pd(h, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(x, _mm_unpackhi_pd(x, x)));
+}
+
 static inline float V_SUM(V v)
 {
     __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));

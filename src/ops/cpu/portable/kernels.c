@@ -33,6 +33,36 @@ static inline float widen(uint16_t x) { return f32_from_bits((uint32_t)x << 16);
 static inline V V_BF16(const uint16_t *p) { LANES(widen(p[i])); }
 
 #define V_ZERO V_SET(0)
+
+#define DN 2
+typedef struct {
+    double lane[DN];
+} D;
+
+#define DOUBLE_LANES(expression)                                                                                       \
+    D r;                                                                                                               \
+    for (int i = 0; i < DN; i++)                                                                                       \
+        r.lane[i] = (expression);                                                                                      \
+    return r
+
+static inline D D_SET(double x) { DOUBLE_LANES(x); }
+static inline D D_LOAD(const double *p) { DOUBLE_LANES(p[i]); }
+static inline D D_FMA(D a, D b, D c) { DOUBLE_LANES(a.lane[i] * b.lane[i] + c.lane[i]); }
+static inline double D_SUM(D v) { return v.lane[0] + v.lane[1]; }
+
+static inline void D_WIDEN(const float *p, double *out)
+{
+    for (int i = 0; i < DN; i++)
+        out[i] = p[i];
+}
+
+static inline void D_NARROW(float *p, D v)
+{
+    for (int i = 0; i < DN; i++)
+        p[i] = (float)v.lane[i];
+}
+
+#define D_ZERO D_SET(0)
 #define E4M3_UNIT 1.0f
 #define KERNEL(name) portable_##name
 
