@@ -22,6 +22,7 @@ static const struct command commands[] = {
     {"trace", tool_trace, "a teacher-forced forward, its arrays in a file"},
     {"inspect", command_inspect, "what a checkpoint holds and what it would take"},
     {"bench", tool_bench, "figures of this machine and build beside their bounds"},
+    {"op", tool_op, "run one operator on the arrays of a file"},
     {"text", tool_text, "tokenize, detokenize and other JSON-line tools"},
     {"synth", tool_synth, "make an official-format checkpoint with random weights"},
     {"quantize", tool_quantize, "the INT8 deployment checkpoint of an official folder"},
