@@ -76,9 +76,10 @@ static void read_topology(struct config_reader *r, struct qr_config *c)
     config_int(r, "index_head_dim", NULL, 2, 1 << 16, &c->index_head_dim);
     config_int(r, "index_topk", NULL, 1, 1 << 20, &c->index_topk);
     config_int(r, "candidate_source_layer_id", "candidate_source_layer", -1, last, &c->candidate_source_layer);
-    bool wanted = c->candidate_source_layer >= 0;
-    config_int(r, "candidate_topk_blocks", NULL, wanted, 1 << 24, &c->candidate_topk_blocks);
-    config_int(r, "candidate_block_size", NULL, wanted, 1 << 16, &c->candidate_block_size);
+    if (c->candidate_source_layer < 0) /* then the pool's sizes are not looked at (1.2) */
+        return;
+    config_int(r, "candidate_topk_blocks", NULL, 1, 1 << 24, &c->candidate_topk_blocks);
+    config_int(r, "candidate_block_size", NULL, 1, 1 << 16, &c->candidate_block_size);
 }
 
 /* v41-model.md 1.4 and 13.2, runtime.md 0.1: who reads whose rows must have one answer. */

@@ -90,7 +90,8 @@ static void two_spellings_that_disagree_are_refused(void **state)
     (void)state;
     char *v41 = text_of("tests/data/config/v41-flash.json"), *v4 = text_of("tests/data/config/v4-flash.json");
     expect_refused(v41, "\"hidden_size\": 5120", "\"hidden_size\": 5120, \"dim\": 4096", "but dim is 4096");
-    expect_refused(v41, "\"factor\": 16", "\"factor\": 16}, \"rope_factor\": 4, \"unused\": {\"a\": 1", "rope_factor is 4");
+    expect_refused(v41, "\"factor\": 16", "\"factor\": 16}, \"rope_factor\": 4, \"unused\": {\"a\": 1",
+                   "rope_factor is 4");
     expect_refused(v4, "\"sliding_window\": 128", "\"sliding_window\": 128, \"window_size\": 64", "window_size is 64");
     char *same = edited(v4, "\"sliding_window\": 128", "\"sliding_window\": 128, \"window_size\": 128");
     struct qr_config c;
@@ -124,10 +125,14 @@ static void released_v4_files_are_recognised(void **state)
 static void small_models_and_goldens_are_accepted(void **state)
 {
     (void)state;
-    static const char *const folders[] = {"tests/golden/v41/pad/model",  "tests/golden/v41/spec-13.1/model",
-                                          "tests/golden/v41/wide/model", "tests/golden/v4/tiny/model",
-                                          "tests/golden/v4/fp8exp/model", "tests/golden/v4/wide/model",
-                                          "models/tiny-v41",             "models/tiny-v4"};
+    static const char *const folders[] = {"tests/golden/v41/pad/model",
+                                          "tests/golden/v41/spec-13.1/model",
+                                          "tests/golden/v41/wide/model",
+                                          "tests/golden/v4/tiny/model",
+                                          "tests/golden/v4/fp8exp/model",
+                                          "tests/golden/v4/wide/model",
+                                          "models/tiny-v41",
+                                          "models/tiny-v4"};
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
         char path[256];
         snprintf(path, sizeof path, "%s/config.json", folders[i]);
@@ -137,6 +142,22 @@ static void small_models_and_goldens_are_accepted(void **state)
     struct qr_config c = accepted("tests/golden/v41/wide/model/config.json");
     assert_int_equal(c.n_engram, 0);
     assert_int_equal(c.candidate_source_layer, -1);
+}
+
+/* "Not checked when candidate_source_layer_id = -1": neither their values nor that they are there. */
+static void sizes_of_a_pool_that_nobody_makes_are_not_looked_at(void **state)
+{
+    (void)state;
+    struct qr_config c;
+    qr_error err = {0};
+    char *t = text_of("tests/golden/v41/wide/model/config.json");
+    char *odd = edited(t, "\"candidate_topk_blocks\":", "\"candidate_topk_blocks\": -3, \"was\":");
+    char *absent = edited(odd, "\"candidate_block_size\":", "\"was_too\":");
+    if (config_parse(absent, strlen(absent), "config.json", &c, &err) != QR_OK)
+        fail_msg("%s", err.message);
+    qr_free(absent);
+    qr_free(odd);
+    qr_free(t);
 }
 
 static void every_rule_of_v41_is_enforced(void **state)
@@ -187,11 +208,13 @@ static void every_rule_of_v41_is_enforced(void **state)
                    "E28 layer 20 has ratio 1, its KV source 14 has 2");
     expect_refused(t, "\"kv_source_layer_ids\": [2, 8,", "\"kv_source_layer_ids\": [2, 9,",
                    "E28 KV source 9 is not in index_source_layer_ids");
-    expect_refused(t, "\"index_source_layer_ids\": [2,", "\"index_source_layer_ids\": [1, 2,", "index source 1 has ratio 0");
+    expect_refused(t, "\"index_source_layer_ids\": [2,", "\"index_source_layer_ids\": [1, 2,",
+                   "index source 1 has ratio 0");
     expect_refused(t, "\"candidate_source_layer_id\": 20", "\"candidate_source_layer_id\": 21", "is no index source");
     expect_refused(t, "\"candidate_source_layer_id\": 20", "\"candidate_source_layer_id\": 14",
                    "E28 layer 20 reads the rows of layer 20, wanted those of the candidate source 14");
-    expect_refused(t, "\"candidate_topk_blocks\": 2048", "\"candidate_topk_blocks\": 64", "E28 (candidate_topk_blocks 64");
+    expect_refused(t, "\"candidate_topk_blocks\": 2048", "\"candidate_topk_blocks\": 64",
+                   "E28 (candidate_topk_blocks 64");
     expect_refused(t, "\"engram_layer_ids\": [1, 14]", "\"engram_layer_ids\": [14, 1]", "engram_layer_ids");
     expect_refused(t, "\"engram_layer_ids\": [1, 14]", "\"engram_layer_ids\": [1]", "engram_num_embeddings has 2");
     expect_refused(t, "\"engram_num_embeddings\": [384006168, 384016682]",
@@ -220,7 +243,8 @@ static void every_rule_of_v4_is_enforced(void **state)
     expect_refused(t, "\"head_dim\": 512", "\"head_dim\": 480", "head_dim");
     expect_refused(t, "\"index_head_dim\": 128", "\"index_head_dim\": 96", "index_head_dim is 96");
     expect_refused(t, "\"num_attention_heads\": 64", "\"num_attention_heads\": 63", "multiple of o_groups");
-    expect_refused(t, "\"hidden_size\": 4096", "\"hidden_size\": 4100", "hidden_size is 4100, wanted a multiple of 128");
+    expect_refused(t, "\"hidden_size\": 4096", "\"hidden_size\": 4100",
+                   "hidden_size is 4100, wanted a multiple of 128");
     expect_refused(t, "\"norm_topk_prob\": true", "\"norm_topk_prob\": false", "norm_topk_prob");
     expect_refused(t, "\"n_shared_experts\": 1", "\"n_shared_experts\": 0", "n_shared_experts");
     expect_refused(t, "\"num_nextn_predict_layers\": 1", "\"num_nextn_predict_layers\": 2", "compress_ratios has 44");
@@ -295,6 +319,7 @@ int main(void)
         cmocka_unit_test(two_spellings_that_disagree_are_refused),
         cmocka_unit_test(released_v4_files_are_recognised),
         cmocka_unit_test(small_models_and_goldens_are_accepted),
+        cmocka_unit_test(sizes_of_a_pool_that_nobody_makes_are_not_looked_at),
         cmocka_unit_test(every_rule_of_v41_is_enforced),
         cmocka_unit_test(every_rule_of_v4_is_enforced),
         cmocka_unit_test(all_violated_rules_stand_in_one_message),
