@@ -1,5 +1,5 @@
 # label: release
-"""The trained models choose, judge and answer as golden/models says; test_models_full.py asks every question."""
+"""The trained models choose, judge and answer as golden/models says; test_trained_full.py asks every question."""
 import trained
 
 results = []
