@@ -145,13 +145,13 @@ qr_status file_write_atomic(const char *path, const void *data, size_t size, qr_
     qr_status st = file_output(path, &place, err);
     if (st != QR_OK)
         return st;
-    temporary = qr_malloc(strlen(place) + sizeof ".XXXXXX");
+    size_t room = strlen(place) + sizeof ".XXXXXX";
+    temporary = qr_malloc(room);
     if (!temporary) {
         st = qr_fail(err, QR_NO_MEMORY, "%s: no memory for the path", path);
         goto cleanup;
     }
-    strcpy(temporary, place);
-    strcat(temporary, ".XXXXXX");
+    snprintf(temporary, room, "%s.XXXXXX", place);
     fd = mkstemp(temporary);
     if (fd < 0) {
         st = qr_fail(err, QR_IO, "%s: cannot create: %s", path, strerror(errno));

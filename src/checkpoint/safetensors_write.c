@@ -45,13 +45,13 @@ qr_status safetensors_create(const char *path, struct safetensors_writer **out, 
     qr_status st = w->path ? file_output(path, &w->place, err) : no_memory_for(path, err);
     if (st != QR_OK)
         goto cleanup;
-    char *temporary = qr_malloc(strlen(w->place) + sizeof ".XXXXXX");
+    size_t room = strlen(w->place) + sizeof ".XXXXXX";
+    char *temporary = qr_malloc(room);
     if (!temporary) {
         st = no_memory_for(path, err);
         goto cleanup;
     }
-    strcpy(temporary, w->place);
-    strcat(temporary, ".XXXXXX");
+    snprintf(temporary, room, "%s.XXXXXX", w->place);
     w->fd = mkstemp(temporary);
     if (w->fd < 0) {
         st = qr_fail(err, QR_IO, "%s: cannot create: %s", path, strerror(errno));
