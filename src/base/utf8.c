@@ -1,40 +1,42 @@
 #include "base/utf8.h"
 
-#include <stdint.h>
 #include <string.h>
+
+size_t utf8_length(uint8_t lead)
+{
+    if (lead < 0x80)
+        return 1;
+    if (lead < 0xC2)
+        return 0;
+    if (lead < 0xE0)
+        return 2;
+    if (lead < 0xF0)
+        return 3;
+    return lead < 0xF5 ? 4 : 0;
+}
+
+bool utf8_second_fits(uint8_t lead, uint8_t byte)
+{
+    uint8_t low = 0x80, high = 0xBF;
+    if (lead == 0xE0)
+        low = 0xA0;
+    else if (lead == 0xED)
+        high = 0x9F;
+    else if (lead == 0xF0)
+        low = 0x90;
+    else if (lead == 0xF4)
+        high = 0x8F;
+    return byte >= low && byte <= high;
+}
 
 size_t utf8_char_length(const char *text, size_t size)
 {
-    const unsigned char *p = (const unsigned char *)text;
-    if (size == 0)
-        return 0;
-    if (p[0] < 0x80)
-        return 1;
-    /* The second byte's range depends on the first: this is where overlong forms, surrogates and values beyond
-     * U+10FFFF fall out. */
-    unsigned low = 0x80, high = 0xbf;
-    size_t length;
-    if (p[0] >= 0xc2 && p[0] <= 0xdf) {
-        length = 2;
-    } else if (p[0] >= 0xe0 && p[0] <= 0xef) {
-        length = 3;
-        if (p[0] == 0xe0)
-            low = 0xa0;
-        if (p[0] == 0xed)
-            high = 0x9f;
-    } else if (p[0] >= 0xf0 && p[0] <= 0xf4) {
-        length = 4;
-        if (p[0] == 0xf0)
-            low = 0x90;
-        if (p[0] == 0xf4)
-            high = 0x8f;
-    } else {
-        return 0;
-    }
-    if (size < length || p[1] < low || p[1] > high)
+    const uint8_t *p = (const uint8_t *)text;
+    size_t length = size ? utf8_length(p[0]) : 0;
+    if (length > size || (length > 1 && !utf8_second_fits(p[0], p[1])))
         return 0;
     for (size_t i = 2; i < length; i++)
-        if ((p[i] & 0xc0) != 0x80)
+        if ((p[i] & 0xC0) != 0x80)
             return 0;
     return length;
 }

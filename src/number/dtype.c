@@ -27,3 +27,26 @@ bool dtype_parse(const char *name, size_t length, enum dtype *out)
         }
     return false;
 }
+
+bool dtype_is_integer(enum dtype dtype) { return dtype <= DTYPE_I64; }
+
+int64_t dtype_integer_at(enum dtype dtype, const void *data, int64_t i)
+{
+    switch (dtype) {
+    case DTYPE_BOOL:
+    case DTYPE_U8:
+        return ((const uint8_t *)data)[i];
+    case DTYPE_I8:
+        return ((const int8_t *)data)[i];
+    case DTYPE_U16:
+        return ((const uint16_t *)data)[i];
+    case DTYPE_I16:
+        return ((const int16_t *)data)[i];
+    case DTYPE_U32:
+        return ((const uint32_t *)data)[i];
+    case DTYPE_I32:
+        return ((const int32_t *)data)[i];
+    default:
+        return ((const int64_t *)data)[i];
+    }
+}

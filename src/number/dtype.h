@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* DTYPE_F4 is, here, one byte of two E2M1 codes: a shape counts bytes along the last dimension. */
 enum dtype {
@@ -33,5 +34,9 @@ size_t dtype_size(enum dtype dtype);
 const char *dtype_name(enum dtype dtype);
 /* Finds the dtype of a name of `length` bytes; false when there is none. */
 bool dtype_parse(const char *name, size_t length, enum dtype *out);
+
+bool dtype_is_integer(enum dtype dtype);
+/* Element i of `data`, an array of integers (DTYPE_U64: as two's complement). */
+int64_t dtype_integer_at(enum dtype dtype, const void *data, int64_t i);
 
 #endif

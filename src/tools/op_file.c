@@ -34,7 +34,8 @@ static qr_status open_weights(struct op_file *f, const char *path, qr_error *err
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *set = strrchr(name, '-');
     char beside[4096];
     if (!set)
-        return qr_fail(err, QR_BAD_FILE, "%s: the metadata places inputs in a weights file, but the name ends in no -SET", path);
+        return qr_fail(err, QR_BAD_FILE,
+                       "%s: the metadata places inputs in a weights file, but the name ends in no -SET", path);
     if (snprintf(beside, sizeof beside, "%.*sweights%s", (int)(name - path), path, set) >= (int)sizeof beside)
         return qr_fail(err, QR_BAD_FILE, "%s: the name is too long", path);
     return safetensors_open(beside, &f->weights, err);
@@ -103,30 +104,9 @@ bool op_file_param(const struct op_file *f, const char *name, double *out)
 
 /* ---- values ---- */
 
-static bool is_integer(enum dtype d) { return d <= DTYPE_I64; }
-static bool is_wide_float(enum dtype d) { return d == DTYPE_F32 || d == DTYPE_F64 || d == DTYPE_BF16 || d == DTYPE_F16; }
-
-static double integer_at(const struct tensor_view *v, int64_t i)
+static bool is_wide_float(enum dtype d)
 {
-    switch (v->dtype) {
-    case DTYPE_BOOL:
-    case DTYPE_U8:
-        return ((const uint8_t *)v->data)[i];
-    case DTYPE_I8:
-        return ((const int8_t *)v->data)[i];
-    case DTYPE_U16:
-        return ((const uint16_t *)v->data)[i];
-    case DTYPE_I16:
-        return ((const int16_t *)v->data)[i];
-    case DTYPE_U32:
-        return ((const uint32_t *)v->data)[i];
-    case DTYPE_I32:
-        return ((const int32_t *)v->data)[i];
-    case DTYPE_U64:
-        return (double)((const uint64_t *)v->data)[i];
-    default:
-        return (double)((const int64_t *)v->data)[i];
-    }
+    return d == DTYPE_F32 || d == DTYPE_F64 || d == DTYPE_BF16 || d == DTYPE_F16;
 }
 
 double tensor_number(const struct tensor_view *v, int64_t i)
@@ -148,7 +128,7 @@ double tensor_number(const struct tensor_view *v, int64_t i)
     case DTYPE_F4:
         return ((const uint8_t *)v->data)[i];
     default:
-        return integer_at(v, i);
+        return (double)dtype_integer_at(v->dtype, v->data, i);
     }
 }
 
@@ -157,7 +137,8 @@ static qr_status wrong_dtype(const struct tensor_view *v, const char *wanted, qr
     return qr_fail(err, QR_BAD_REQUEST, "bad shape: %s is %s, wanted %s", v->name, dtype_name(v->dtype), wanted);
 }
 
-static qr_status room(const struct tensor_view *v, struct arena *arena, size_t size, void *out, int64_t *count, qr_error *err)
+static qr_status room(const struct tensor_view *v, struct arena *arena, size_t size, void *out, int64_t *count,
+                      qr_error *err)
 {
     *count = tensor_elements(v->rank, v->shape);
     void *p = arena_alloc(arena, (size_t)*count * size + 1);
@@ -169,7 +150,7 @@ qr_status op_file_i32(const struct tensor_view *v, struct arena *arena, const in
 {
     int64_t count;
     int32_t *values;
-    if (!is_integer(v->dtype))
+    if (!dtype_is_integer(v->dtype))
         return wrong_dtype(v, "integers", err);
     if (v->dtype == DTYPE_I32) {
         *out = v->data;
@@ -179,9 +160,10 @@ qr_status op_file_i32(const struct tensor_view *v, struct arena *arena, const in
     if (st != QR_OK)
         return st;
     for (int64_t i = 0; i < count; i++) {
-        double x = integer_at(v, i);
+        double x = (double)dtype_integer_at(v->dtype, v->data, i);
         if (x < INT32_MIN || x > INT32_MAX)
-            return qr_fail(err, QR_BAD_REQUEST, "bad shape: %s element %lld is %.0f, wanted 32 bits", v->name, (long long)i, x);
+            return qr_fail(err, QR_BAD_REQUEST, "bad shape: %s element %lld is %.0f, wanted 32 bits", v->name,
+                           (long long)i, x);
         values[i] = (int32_t)x;
     }
     *out = values;
@@ -224,7 +206,8 @@ qr_status op_file_bf16(const struct tensor_view *v, struct arena *arena, const u
         double x = tensor_number(v, i);
         values[i] = bf16_encode((float)x);
         if ((double)bf16_decode(values[i]) != x && !isnan(x))
-            return qr_fail(err, QR_BAD_REQUEST, "bad shape: %s element %lld is %.9g, no bf16 value", v->name, (long long)i, x);
+            return qr_fail(err, QR_BAD_REQUEST, "bad shape: %s element %lld is %.9g, no bf16 value", v->name,
+                           (long long)i, x);
     }
     *out = values;
     return QR_OK;

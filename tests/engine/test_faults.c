@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "support/support.h"
+#include "support/scratch.h"
 
 static char *dir;
 
@@ -20,7 +21,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    folder_remove(dir);
+    scratch_remove(dir);
     return 0;
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "support/support.h"
+#include "support/scratch.h"
 
 static char *dir;
 static struct opened o;
@@ -30,7 +31,7 @@ static int tear_down(void **state)
 {
     (void)state;
     engine_close(&o);
-    folder_remove(dir);
+    scratch_remove(dir);
     return 0;
 }
 

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "support/support.h"
+#include "support/scratch.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -112,7 +113,7 @@ static void link_all(const char *from, const char *to)
 static void what_is_missing_or_unexpected_is_named(void **state)
 {
     (void)state;
-    char *dir = folder_fresh(), path[4200], from[4096], *text, *at_experts;
+    char *dir = scratch_make(), path[4200], from[4096], *text, *at_experts;
     size_t size;
     assert_non_null(realpath(source_path("tests/golden/v4/tiny/model"), from));
     link_all(from, dir);
@@ -141,7 +142,7 @@ static void what_is_missing_or_unexpected_is_named(void **state)
     assert_int_equal(at(doc, "tensors.unexpected.count"), 5 * 6);
     json_close(doc);
     qr_free(text);
-    folder_remove(dir);
+    scratch_remove(dir);
 }
 
 static void what_does_not_fit_is_said_and_not_a_failure(void **state)

@@ -8,6 +8,7 @@
 
 #include "support/support.h"
 #include "support/tokenizers.h"
+#include "support/scratch.h"
 
 enum { PROMPT = 150, ANSWER = 14, REQUESTS = 3 };
 
@@ -121,7 +122,7 @@ static void a_small_v41_gives_one_answer(void **state)
     (void)state;
     char *dir = small_model_folder();
     hold(dir, v41, COUNT(v41));
-    folder_remove(dir);
+    scratch_remove(dir);
 }
 
 static void the_trained_v41_gives_one_answer(void **state)

@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "support/support.h"
+#include "support/scratch.h"
 
 static char *dir;
 static struct opened o;
@@ -29,7 +30,7 @@ static int tear_down(void **state)
 {
     (void)state;
     engine_close(&o);
-    folder_remove(dir);
+    scratch_remove(dir);
     return 0;
 }
 
@@ -225,7 +226,7 @@ static void the_name_of_the_path_is_told(void **state)
 /* A folder that has a config and nothing else. */
 static char *config_alone(void)
 {
-    char *folder = folder_fresh(), *from, *to;
+    char *folder = scratch_make(), *from, *to;
     assert_true(asprintf(&from, "%s/config.json", dir) > 0 && asprintf(&to, "%s/config.json", folder) > 0);
     assert_int_equal(symlink(from, to), 0);
     free(from);
@@ -251,7 +252,7 @@ static void what_does_not_fit_is_refused_before_a_shard_is_opened(void **state)
     assert_refused(qr_plan(folder, NULL, &options, &plan, &err), &err, QR_REFUSED, "E31");
     options.max_model_len = 65537;
     assert_refused(qr_plan(folder, NULL, &options, &plan, &err), &err, QR_REFUSED, "max_position_embeddings");
-    folder_remove(folder);
+    scratch_remove(folder);
 }
 
 static void every_violated_rule_is_named_at_once(void **state)
@@ -268,7 +269,7 @@ static void every_violated_rule_is_named_at_once(void **state)
     static const char *const rules[] = {"E02", "E03", "E05", "E06"};
     for (int i = 0; i < 4; i++)
         assert_non_null(strstr(err.message, rules[i]));
-    folder_remove(folder);
+    scratch_remove(folder);
 }
 
 static void a_plan_is_what_an_engine_takes(void **state)

@@ -15,8 +15,6 @@
 static const char *const folders[] = {"tiny", "fp8exp", "wide"};
 enum { FOLDERS = sizeof folders / sizeof *folders };
 
-static char *scratch;
-
 struct run {
     const struct v4_folder *folder;
     const struct v4_case *c;
@@ -349,22 +347,6 @@ static void without_the_fp8_rounding_keys_are_what_the_rounding_starts_from(void
     v4_folder_close(&f);
 }
 
-static int make_scratch(void **state)
-{
-    (void)state;
-    char *made = scratch_make();
-    scratch = realpath(made, NULL);
-    free(made);
-    return scratch ? 0 : -1;
-}
-
-static int remove_scratch(void **state)
-{
-    (void)state;
-    scratch_remove(scratch);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -374,5 +356,5 @@ int main(void)
         cmocka_unit_test(the_int8_profile_gives_the_goldens_on_the_fast_path),
         cmocka_unit_test(without_the_fp8_rounding_keys_are_what_the_rounding_starts_from),
     };
-    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+    return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }

@@ -36,7 +36,6 @@ struct folder {
     int32_t count;
 };
 
-static char *scratch, *scratch_made; /* its absolute path; as made */
 
 /* Writes each case of cases.json as a file of its own, as `quire trace` takes it. */
 static void open_folder(struct folder *f, const char *name)
@@ -375,23 +374,6 @@ static void chunks_decoding_and_formats_change_no_bit_of_any_array(void **state)
     }
 }
 
-static int make_scratch(void **state)
-{
-    (void)state;
-    char *made = scratch_make();
-    scratch = realpath(made, NULL);
-    scratch_made = made;
-    return scratch ? 0 : -1;
-}
-
-static int remove_scratch(void **state)
-{
-    (void)state;
-    free(scratch);
-    scratch_remove(scratch_made);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -400,5 +382,5 @@ int main(void)
         cmocka_unit_test(whole_passes_stay_near_the_golden),
         cmocka_unit_test(chunks_decoding_and_formats_change_no_bit_of_any_array),
     };
-    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+    return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }

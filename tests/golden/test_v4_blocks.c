@@ -15,8 +15,6 @@
 static const char *const folders[] = {"tiny", "fp8exp", "wide"};
 enum { FOLDERS = sizeof folders / sizeof *folders, MAX_ROWS = 320 };
 
-static char *scratch;
-
 /* One forced run beside its goldens. */
 struct run {
     const struct v4_folder *folder;
@@ -288,22 +286,6 @@ static void blocks_of_the_int8_profile_are_the_goldens_on_the_fast_path(void **s
         check_folder(folders[i], &v4_profiles[1], "cpu");
 }
 
-static int make_scratch(void **state)
-{
-    (void)state;
-    char *made = scratch_make();
-    scratch = realpath(made, NULL);
-    free(made);
-    return scratch ? 0 : -1;
-}
-
-static int remove_scratch(void **state)
-{
-    (void)state;
-    scratch_remove(scratch);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -312,5 +294,5 @@ int main(void)
         cmocka_unit_test(blocks_of_the_int8_profile_are_the_goldens_on_the_reference_path),
         cmocka_unit_test(blocks_of_the_int8_profile_are_the_goldens_on_the_fast_path),
     };
-    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+    return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }

@@ -18,8 +18,6 @@
 #include "support/v4_case.h"
 #include "tools/open_device.h"
 
-static char *scratch;
-
 static void copy(const char *from, const char *to, const char *name)
 {
     char source[512], target[512], *text;
@@ -157,22 +155,6 @@ static void tables_are_read_from_either_integer(void **state)
     assert_int_equal(route_table_read("dir", "t", DTYPE_F32, narrow, 2, 2, 4, out, &err), QR_BAD_FILE);
 }
 
-static int make_scratch(void **state)
-{
-    (void)state;
-    char *made = scratch_make();
-    scratch = realpath(made, NULL);
-    free(made);
-    return scratch ? 0 : -1;
-}
-
-static int remove_scratch(void **state)
-{
-    (void)state;
-    scratch_remove(scratch);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -181,5 +163,5 @@ int main(void)
         cmocka_unit_test(codes_that_are_no_numbers_are_refused_by_a_conversion),
         cmocka_unit_test(tables_are_read_from_either_integer),
     };
-    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+    return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }

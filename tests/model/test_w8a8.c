@@ -21,8 +21,6 @@
 static const char *const folders[] = {"tiny", "fp8exp", "wide"};
 enum { FOLDERS = sizeof folders / sizeof *folders };
 
-static char *scratch;
-
 static void must(qr_status st, const qr_error *err)
 {
     if (st != QR_OK)
@@ -295,22 +293,6 @@ static void quantizing_refuses_what_it_cannot_convert(void **state)
     v4_folder_close(&f);
 }
 
-static int make_scratch(void **state)
-{
-    (void)state;
-    char *made = scratch_make();
-    scratch = realpath(made, NULL);
-    free(made);
-    return scratch ? 0 : -1;
-}
-
-static int remove_scratch(void **state)
-{
-    (void)state;
-    scratch_remove(scratch);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -319,5 +301,5 @@ int main(void)
         cmocka_unit_test(the_byte_plan_is_what_conversions_take),
         cmocka_unit_test(quantizing_refuses_what_it_cannot_convert),
     };
-    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+    return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }

@@ -15,8 +15,6 @@
 /* Wide enough along K for row-parallel weights to be split. */
 #define WIDE_K "tests/data/config/v41-wide-k.json"
 
-static char *scratch;
-
 struct weight {
     struct weight_spec spec;
 };
@@ -121,25 +119,11 @@ static void short_k_is_left_whole_and_every_part_is_there(void **state)
     checkpoint_close(ck);
 }
 
-static int make_scratch(void **state)
-{
-    (void)state;
-    scratch = scratch_make();
-    return 0;
-}
-
-static int remove_scratch(void **state)
-{
-    (void)state;
-    scratch_remove(scratch);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(row_parallel_weights_are_split_where_k_is_long_enough),
         cmocka_unit_test(short_k_is_left_whole_and_every_part_is_there),
     };
-    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+    return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }

@@ -173,7 +173,7 @@ static void weights_split_along_k_obey_too(void **state)
 {
     (void)state;
     const char *const devices[] = {"cpu-reference", "cpu"};
-    char *made = scratch_make(), *dir = realpath(made, NULL);
+    char *dir = scratch_make();
     const char *folder = scratch_path(dir, "model");
     char *argv[] = {"synth",    "--quiet",
                     "--config", (char *)(uintptr_t)source_path("tests/data/config/v41-wide-k.json"),
@@ -190,8 +190,7 @@ static void weights_split_along_k_obey_too(void **state)
         rig_request_free(&whole);
         rig_close(&r);
     }
-    free(dir);
-    scratch_remove(made);
+    scratch_remove(dir);
 }
 
 int main(void)

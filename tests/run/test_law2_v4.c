@@ -9,8 +9,6 @@
 #include "support/scratch.h"
 #include "support/v4_law.h"
 
-static char *scratch;
-
 /* The oracle is slow: it runs as far as a token behind the first ratio-128 row. */
 static const struct {
     const char *device;
@@ -133,22 +131,6 @@ static void the_number_of_threads_changes_no_bit(void **state)
     }
 }
 
-static int make_scratch(void **state)
-{
-    (void)state;
-    char *made = scratch_make();
-    scratch = realpath(made, NULL);
-    free(made);
-    return scratch ? 0 : -1;
-}
-
-static int remove_scratch(void **state)
-{
-    (void)state;
-    scratch_remove(scratch);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -157,5 +139,5 @@ int main(void)
         cmocka_unit_test(requests_that_share_steps_get_the_bits_of_being_alone),
         cmocka_unit_test(the_number_of_threads_changes_no_bit),
     };
-    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+    return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }

@@ -9,8 +9,6 @@
 #include "support/scratch.h"
 #include "support/v4_law.h"
 
-static char *scratch;
-
 static void every_length(const char *device, enum qr_profile profile, int32_t last)
 {
     struct rig r;
@@ -48,22 +46,6 @@ static void every_length_of_the_int8_profile_on_the_oracle(void **state)
     every_length("cpu-reference", QR_PROFILE_W8A8, 130);
 }
 
-static int make_scratch(void **state)
-{
-    (void)state;
-    char *made = scratch_make();
-    scratch = realpath(made, NULL);
-    free(made);
-    return scratch ? 0 : -1;
-}
-
-static int remove_scratch(void **state)
-{
-    (void)state;
-    scratch_remove(scratch);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -72,5 +54,5 @@ int main(void)
         cmocka_unit_test(every_length_of_the_reference_profile_on_the_oracle),
         cmocka_unit_test(every_length_of_the_int8_profile_on_the_oracle),
     };
-    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+    return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }

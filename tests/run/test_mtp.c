@@ -10,8 +10,6 @@
 #include "support/scratch.h"
 #include "support/v4_law.h"
 
-static char *scratch;
-
 static void must(qr_status st, const qr_error *err)
 {
     if (st != QR_OK)
@@ -337,22 +335,6 @@ static void draft_rows_out_of_range_are_refused_and_change_nothing(void **state)
     rig_close(&r);
 }
 
-static int make_scratch(void **state)
-{
-    (void)state;
-    char *made = scratch_make();
-    scratch = realpath(made, NULL);
-    free(made);
-    return scratch ? 0 : -1;
-}
-
-static int remove_scratch(void **state)
-{
-    (void)state;
-    scratch_remove(scratch);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -361,5 +343,5 @@ int main(void)
         cmocka_unit_test(drafts_accepted_or_rejected_give_the_sequence_and_bits_without_drafting),
         cmocka_unit_test(draft_rows_out_of_range_are_refused_and_change_nothing),
     };
-    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+    return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }

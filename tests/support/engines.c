@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "cli/commands.h"
+#include "support/scratch.h"
 #include "support/support.h"
 #include "support/tokenizers.h"
 #include "text/token_map.h"
@@ -54,15 +55,16 @@ static void write_config(const char *path, int32_t keys)
 
 char *small_model_folder(void)
 {
-    char *dir = folder_fresh(), *aside = folder_fresh(), *config, *tokenizer_path, *tokenizer = small_tokenizer_json();
+    char *dir = scratch_make(), *aside = scratch_make(), *config, *tokenizer_path, *tokenizer = small_tokenizer_json();
     qr_error err = {0};
     assert_true(asprintf(&config, "%s/config.json", aside) > 0);
     assert_true(asprintf(&tokenizer_path, "%s/tokenizer.json", dir) > 0);
     write_config(config, keys_of(tokenizer));
-    assert_int_equal(tool_synth(8, (char *[]){"synth", "--quiet", "--config", config, "--out", dir, "--seed", "1", NULL}), 0);
+    assert_int_equal(
+        tool_synth(8, (char *[]){"synth", "--quiet", "--config", config, "--out", dir, "--seed", "1", NULL}), 0);
     must(file_write_atomic(tokenizer_path, tokenizer, strlen(tokenizer), &err), &err);
     qr_free(tokenizer);
-    folder_remove(aside);
+    scratch_remove(aside);
     free(tokenizer_path);
     free(config);
     return dir;
@@ -143,7 +145,8 @@ void reply_take(struct reply *r, const qr_event *event)
     if (event->prompt) {
         assert_null(r->prompt);
         r->prompt = copy_of(event->prompt, event->prompt_count * sizeof *event->prompt);
-        r->prompt_top = copy_of(event->prompt_top, event->prompt_count * event->prompt_top_count * sizeof *event->prompt_top);
+        r->prompt_top =
+            copy_of(event->prompt_top, event->prompt_count * event->prompt_top_count * sizeof *event->prompt_top);
         r->prompt_count = event->prompt_count;
         r->prompt_top_count = event->prompt_top_count;
     }
@@ -186,7 +189,8 @@ static void same_bytes(const void *a, const void *b, size_t bytes, const char *w
 
 void assert_same_reply(const struct reply *a, const struct reply *b, const char *what)
 {
-    if (a->count != b->count || a->finish != b->finish || a->stop_token != b->stop_token || a->stop_string != b->stop_string)
+    if (a->count != b->count || a->finish != b->finish || a->stop_token != b->stop_token ||
+        a->stop_string != b->stop_string)
         fail_msg("%s: %zu tokens ended by %s, and %zu ended by %s", what, a->count, qr_finish_name(a->finish), b->count,
                  qr_finish_name(b->finish));
     same_bytes(a->tokens, b->tokens, a->count * sizeof *a->tokens, what, "tokens");

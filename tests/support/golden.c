@@ -108,27 +108,9 @@ int64_t golden_count(const struct golden *g, const char *name)
 
 static int64_t integer_at(const struct tensor_view *v, int64_t i)
 {
-    switch (v->dtype) {
-    case DTYPE_BOOL:
-    case DTYPE_U8:
-        return ((const uint8_t *)v->data)[i];
-    case DTYPE_I8:
-        return ((const int8_t *)v->data)[i];
-    case DTYPE_U16:
-        return ((const uint16_t *)v->data)[i];
-    case DTYPE_I16:
-        return ((const int16_t *)v->data)[i];
-    case DTYPE_U32:
-        return ((const uint32_t *)v->data)[i];
-    case DTYPE_I32:
-        return ((const int32_t *)v->data)[i];
-    case DTYPE_U64:
-    case DTYPE_I64:
-        return ((const int64_t *)v->data)[i];
-    default:
+    if (!dtype_is_integer(v->dtype))
         fail_msg("%s: %s holds no integers", v->name, dtype_name(v->dtype));
-        return 0;
-    }
+    return dtype_integer_at(v->dtype, v->data, i);
 }
 
 static float float_at(const struct tensor_view *v, int64_t i)

@@ -8,12 +8,29 @@
 
 #include "support/support.h"
 
+char *scratch;
+
 char *scratch_make(void)
 {
-    char *dir = strdup("scratch.XXXXXX");
+    char name[] = "scratch.XXXXXX";
+    assert_non_null(mkdtemp(name));
+    char *dir = realpath(name, NULL);
     assert_non_null(dir);
-    assert_non_null(mkdtemp(dir));
     return dir;
+}
+
+int scratch_begin(void **state)
+{
+    (void)state;
+    scratch = scratch_make();
+    return 0;
+}
+
+int scratch_end(void **state)
+{
+    (void)state;
+    scratch_remove(scratch);
+    return 0;
 }
 
 static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *ftw)

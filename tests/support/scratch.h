@@ -4,10 +4,15 @@
 
 #include <stddef.h>
 
-/* A fresh empty folder in the working folder of the test; fails the test when it cannot be made. scratch_remove deletes
- * it with everything in it and frees the string. */
+/* A fresh empty folder in the working folder of the test, by its absolute path; fails the test when it cannot be made.
+ * scratch_remove deletes it with everything in it and frees the string. */
 char *scratch_make(void);
 void scratch_remove(char *dir);
+
+/* One for a whole group of tests: hand these to cmocka_run_group_tests. `scratch` lives from one to the other. */
+extern char *scratch;
+int scratch_begin(void **state);
+int scratch_end(void **state);
 
 /* "dir/name"; the result lives until the next call but seven. */
 const char *scratch_path(const char *dir, const char *name);

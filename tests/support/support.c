@@ -1,7 +1,6 @@
 #define _GNU_SOURCE
 #include "support/support.h"
 
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -22,27 +21,4 @@ const char *fixture_tokenizer(void)
     if (!path || !*path)
         path = source_path("../shared/fixtures/tokenizer-v3/tokenizer.json");
     return access(path, R_OK) == 0 ? path : NULL;
-}
-
-char *folder_fresh(void)
-{
-    const char *parent = getenv("TMPDIR");
-    char *folder;
-    if (asprintf(&folder, "%s/quire-test-XXXXXX", parent && *parent ? parent : P_tmpdir) < 0 || !mkdtemp(folder))
-        fail_msg("no temporary folder");
-    return folder;
-}
-
-static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *where)
-{
-    (void)info;
-    (void)kind;
-    (void)where;
-    return remove(path);
-}
-
-void folder_remove(char *folder)
-{
-    nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-    free(folder);
 }

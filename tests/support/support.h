@@ -16,9 +16,4 @@ const char *source_path(const char *relative);
  * from main then, after saying so). */
 const char *fixture_tokenizer(void);
 
-/* A fresh folder of the test's own, where the system keeps temporary files (TMPDIR); fails the test when there is none.
- * folder_remove takes it away with all that is in it, and frees the name. */
-char *folder_fresh(void);
-void folder_remove(char *folder);
-
 #endif

@@ -8,6 +8,7 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_write.h"
 #include "support/support.h"
+#include "support/scratch.h"
 #include "tools/op_check.h"
 #include "tools/op_cost.h"
 
@@ -130,7 +131,7 @@ static void changed_open(struct changed *c, const char *name)
     memset(c, 0, sizeof *c);
     c->name = name;
     c->golden = open_golden(name);
-    c->folder = folder_fresh();
+    c->folder = scratch_make();
     const struct op_harness *h = op_harness_find(op_file_metadata(c->golden, "op"));
     for (int64_t i = 0; i < op_file_count(c->golden); i++)
         copy_in(c, op_file_at(c->golden, i)->name, op_file_at(c->golden, i));
@@ -168,7 +169,7 @@ static void changed_close(struct changed *c)
         free((void *)(uintptr_t)c->views[i].name);
     }
     op_file_close(c->golden);
-    folder_remove(c->folder);
+    scratch_remove(c->folder);
 }
 
 /* Runs what the arrays are now; the status, the message in err. `params`: NULL, or instead of the file's. */

@@ -15,8 +15,6 @@
 #define MODEL "tests/golden/v41/pad/model"
 #define ALL "logits,streams,selection,caches,routes,engram"
 
-static char *scratch;
-
 static const char *write_tokens(const char *name, const char *text)
 {
     const char *path = scratch_path(scratch, name);
@@ -156,20 +154,6 @@ static void cuts_repeat_their_last_number_and_stop_where_decoding_starts(void **
     assert_int_equal(trace_next_chunk(&cut, 0, 0, 500), 500);
 }
 
-static int make_scratch(void **state)
-{
-    (void)state;
-    scratch = scratch_make();
-    return 0;
-}
-
-static int remove_scratch(void **state)
-{
-    (void)state;
-    scratch_remove(scratch);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -178,5 +162,5 @@ int main(void)
         cmocka_unit_test(wrong_lines_exit_with_two_and_wrong_files_with_one),
         cmocka_unit_test(cuts_repeat_their_last_number_and_stop_where_decoding_starts),
     };
-    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+    return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }
