@@ -59,27 +59,52 @@ static qr_status read_names(struct checkpoint *ck, bool *listed, qr_error *err)
     return qr_fail(err, QR_BAD_FILE, "%s: holds neither model.safetensors.index.json nor model.safetensors", ck->dir);
 }
 
-static qr_status read_shards(struct checkpoint *ck, bool listed, qr_error *err)
+/* What becomes of a shard that is refused: NULL: the folder is. */
+struct survey {
+    void (*refused)(void *user, int32_t shard, const qr_error *why);
+    void *user;
+};
+
+static qr_status read_shard(struct checkpoint *ck, int32_t shard, bool listed, qr_error *err)
+{
+    struct header_sink sink = {&ck->table, shard, listed, shard_name, ck, NULL};
+    char *path = path_join(ck->dir, ck->names.names[shard]);
+    if (!path)
+        return qr_fail(err, QR_NO_MEMORY, "%s: no memory for its path", ck->dir);
+    qr_status st = file_map(path, &ck->files[shard], err);
+    qr_free(path);
+    return st == QR_OK ? safetensors_header_read(&ck->files[shard], &sink, err) : st;
+}
+
+/* What was read of a refused shard before it was. */
+static void forget_tensors(struct checkpoint *ck, int32_t shard)
+{
+    for (size_t i = 0; i < ck->table.count; i++)
+        if (ck->table.views[i].shard == shard) {
+            ck->table.views[i].dtype = DTYPE_COUNT;
+            ck->table.views[i].bytes = 0;
+        }
+}
+
+static qr_status read_shards(struct checkpoint *ck, bool listed, const struct survey *survey, qr_error *err)
 {
     ck->files = qr_calloc(ck->names.count, sizeof *ck->files);
     if (!ck->files)
         return qr_fail(err, QR_NO_MEMORY, "%s: no memory for %zu shards", ck->dir, ck->names.count);
-    for (size_t i = 0; i < ck->names.count; i++) {
-        struct header_sink sink = {&ck->table, (int32_t)i, listed, shard_name, ck, NULL};
-        char *path = path_join(ck->dir, ck->names.names[i]);
-        if (!path)
-            return qr_fail(err, QR_NO_MEMORY, "%s: no memory for its path", ck->dir);
-        qr_status st = file_map(path, &ck->files[i], err);
-        qr_free(path);
+    for (int32_t i = 0; i < (int32_t)ck->names.count; i++) {
+        qr_error why = {0};
+        qr_status st = read_shard(ck, i, listed, &why);
         if (st == QR_OK)
-            st = safetensors_header_read(&ck->files[i], &sink, err);
-        if (st != QR_OK)
-            return st;
+            continue;
+        if (!survey || st == QR_NO_MEMORY)
+            return qr_fail(err, st, "%s", why.message);
+        forget_tensors(ck, i);
+        survey->refused(survey->user, i, &why);
     }
     return QR_OK;
 }
 
-qr_status checkpoint_open(const char *dir, struct checkpoint **out, qr_error *err)
+static qr_status open_folder(const char *dir, const struct survey *survey, struct checkpoint **out, qr_error *err)
 {
     bool listed = false;
     *out = NULL;
@@ -92,13 +117,24 @@ qr_status checkpoint_open(const char *dir, struct checkpoint **out, qr_error *er
     if (st == QR_OK)
         st = read_names(ck, &listed, err);
     if (st == QR_OK)
-        st = read_shards(ck, listed, err);
+        st = read_shards(ck, listed, survey, err);
     if (st != QR_OK) {
         checkpoint_close(ck);
         return st;
     }
     *out = ck;
     return QR_OK;
+}
+
+qr_status checkpoint_open(const char *dir, struct checkpoint **out, qr_error *err)
+{
+    return open_folder(dir, NULL, out, err);
+}
+
+qr_status checkpoint_survey(const char *dir, void (*refused)(void *user, int32_t shard, const qr_error *why), void *user,
+                            struct checkpoint **out, qr_error *err)
+{
+    return open_folder(dir, &(struct survey){refused, user}, out, err);
 }
 
 void checkpoint_close(struct checkpoint *ck)

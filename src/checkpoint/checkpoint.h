@@ -16,6 +16,11 @@ struct checkpoint;
 qr_status checkpoint_open(const char *dir, struct checkpoint **out, qr_error *err);
 void checkpoint_close(struct checkpoint *ck);
 
+/* As checkpoint_open, for a look at a folder that may be broken: a shard that is refused is told to `refused`, and passed
+ * over: its tensors count as listed but absent. Fails without an index that can be read, or without memory. */
+qr_status checkpoint_survey(const char *dir, void (*refused)(void *user, int32_t shard, const qr_error *why), void *user,
+                            struct checkpoint **out, qr_error *err);
+
 const char *checkpoint_path(const struct checkpoint *ck);
 int64_t checkpoint_shards(const struct checkpoint *ck);
 /* The path of a shard's file. */

@@ -130,22 +130,38 @@ qr_status checkpoint_expect(const struct checkpoint *ck, const struct tensor_spe
     return QR_OK;
 }
 
-/* The first element in [first, end) that is no weight, or -1. */
-static int64_t first_bad(const struct tensor_view *view, int64_t first, int64_t end)
+/* Whether one of `count` E4M3 codes is a NaN; a plain loop over few bytes is what a compiler makes wide. */
+enum { CODES_AT_ONCE = 256 };
+static bool has_nan_code(const uint8_t *codes)
 {
-    const uint8_t *bytes = view->data;
+    uint8_t hit = 0;
+    for (int i = 0; i < CODES_AT_ONCE; i++)
+        hit |= (codes[i] & 0x7F) == 0x7F;
+    return hit;
+}
+
+static int64_t first_nan_code(const uint8_t *codes, int64_t first, int64_t end)
+{
+    while (first + CODES_AT_ONCE <= end && !has_nan_code(codes + first))
+        first += CODES_AT_ONCE;
+    for (int64_t i = first; i < end; i++)
+        if ((codes[i] & 0x7F) == 0x7F)
+            return i;
+    return -1;
+}
+
+int64_t tensor_first_bad(const struct tensor_view *view, int64_t first, int64_t count)
+{
+    const uint8_t *bytes = view->data, *hit;
     const uint16_t *halves = view->data;
     const uint32_t *words = view->data;
-    const uint8_t *hit;
+    int64_t end = first + count;
     switch (view->dtype) {
     case DTYPE_F8_E8M0:
-        hit = memchr(bytes + first, E8M0_NAN, (size_t)(end - first));
+        hit = memchr(bytes + first, E8M0_NAN, (size_t)count);
         return hit ? hit - bytes : -1;
     case DTYPE_F8_E4M3:
-        for (int64_t i = first; i < end; i++)
-            if ((bytes[i] & 0x7F) == 0x7F)
-                return i;
-        return -1;
+        return first_nan_code(bytes, first, end);
     case DTYPE_BF16:
         for (int64_t i = first; i < end; i++)
             if ((halves[i] & 0x7F80) == 0x7F80)
@@ -161,15 +177,27 @@ static int64_t first_bad(const struct tensor_view *view, int64_t first, int64_t 
     }
 }
 
+/* A value that is not finite, from the bits of its mantissa and sign. */
+static const char *not_finite(bool mantissa, bool sign) { return mantissa ? "NaN" : sign ? "-infinity" : "infinity"; }
+
+qr_status tensor_bad_value(const char *path, const struct tensor_view *view, int64_t at, qr_error *err)
+{
+    uint32_t bits = view->dtype == DTYPE_F32    ? ((const uint32_t *)view->data)[at]
+                    : view->dtype == DTYPE_BF16 ? (uint32_t)((const uint16_t *)view->data)[at] << 16
+                                                : ((const uint8_t *)view->data)[at];
+    if (view->dtype == DTYPE_F8_E8M0)
+        return qr_fail(err, QR_NUMERIC, "%s: tensor %s: scale byte %u (NaN) at index %lld, wanted 0 to 254", path, view->name,
+                       bits, (long long)at);
+    if (view->dtype == DTYPE_F8_E4M3)
+        return qr_fail(err, QR_NUMERIC, "%s: tensor %s: E4M3 code 0x%02x (NaN) at index %lld, wanted a number", path, view->name,
+                       bits, (long long)at);
+    return qr_fail(err, QR_NUMERIC, "%s: tensor %s: %s %s at index %lld, wanted a finite number", path, view->name,
+                   dtype_name(view->dtype), not_finite(bits & 0x7FFFFF, bits >> 31), (long long)at);
+}
+
 qr_status tensor_check_values(const char *path, const struct tensor_view *view, int64_t first, int64_t count,
                               qr_error *err)
 {
-    int64_t at = first_bad(view, first, first + count);
-    if (at < 0)
-        return QR_OK;
-    if (view->dtype == DTYPE_F8_E8M0)
-        return qr_fail(err, QR_NUMERIC, "%s: tensor %s: scale byte 255 (NaN) at index %lld", path, view->name,
-                       (long long)at);
-    return qr_fail(err, QR_NUMERIC, "%s: tensor %s: %s that is not finite at index %lld", path, view->name,
-                   dtype_name(view->dtype), (long long)at);
+    int64_t at = tensor_first_bad(view, first, count);
+    return at < 0 ? QR_OK : tensor_bad_value(path, view, at, err);
 }

@@ -25,6 +25,12 @@ qr_status checkpoint_compare(const struct checkpoint *ck, const struct tensor_sp
  * or the first missing and first unexpected name, and how many there are. */
 qr_status checkpoint_expect(const struct checkpoint *ck, const struct tensor_spec *specs, int64_t count, qr_error *err);
 
+/* The first of the elements [first, first + count) that no weight may hold, or -1: E8M0 byte 255, an E4M3 NaN code, an F32
+ * or BF16 that is not finite. Other dtypes have none. */
+int64_t tensor_first_bad(const struct tensor_view *view, int64_t first, int64_t count);
+/* Fails with QR_NUMERIC: the sentence about the bad element `at`, with its value and those wanted. */
+qr_status tensor_bad_value(const char *path, const struct tensor_view *view, int64_t at, qr_error *err);
+
 /* Refuses values that no weight may hold, naming `path` (a folder or file), tensor and index: E8M0 byte 255
  * (QR_NUMERIC), E4M3 NaN codes, non-finite F32, BF16. Other dtypes pass. Checks elements [first, first + count). */
 qr_status tensor_check_values(const char *path, const struct tensor_view *view, int64_t first, int64_t count,

@@ -10,4 +10,8 @@
 qr_status route_table_read(const char *path, const char *name, enum dtype dtype, const void *data, int64_t rows,
                            int64_t cols, int32_t experts, int32_t *out, qr_error *err);
 
+/* The same of one row alone: that of token `row`, to out[0 .. cols). */
+qr_status route_table_row(const char *path, const char *name, enum dtype dtype, const void *data, int64_t row, int64_t cols,
+                          int32_t experts, int32_t *out, qr_error *err);
+
 #endif
