@@ -1,0 +1,138 @@
+/* label: release */
+/* quire generate: the answers of a file of requests. */
+#include "support/program.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/support.h"
+
+#define GENERATE "generate", TINY, GREEDY, "--quiet", "--requests", "-", "--max-tokens", "2"
+
+/* The n-th line, NUL-terminated. */
+static const char *line_at(const char *text, int n)
+{
+    static char line[4096];
+    while (n-- > 0 && (text = strchr(text, '\n')))
+        text++;
+    assert_non_null(text);
+    snprintf(line, sizeof line, "%.*s", (int)strcspn(text, "\n"), text);
+    return line;
+}
+
+static int count_lines(const char *text)
+{
+    int n = 0;
+    for (; (text = strchr(text, '\n')); text++)
+        n++;
+    return n;
+}
+
+static void answers_stand_in_order_of_id(void **state)
+{
+    (void)state;
+    static const char input[] = "{\"id\":\"a!\",\"tokens\":[5]}\n"
+                                "{\"id\":\"a\",\"tokens\":[5]}\n"
+                                "{\"id\":\"B\",\"tokens\":[5]}\n"
+                                "{\"id\":\"a\\u0000\",\"tokens\":[5]}\n"
+                                "{\"id\":\"\\u00e9\",\"tokens\":[5]}\n"
+                                "{\"id\":\"z\",\"tokens\":[5]}\n"
+                                "{\"id\":\"10\",\"tokens\":[5]}\n"
+                                "{\"id\":10,\"tokens\":[5]}\n"
+                                "{\"id\":9,\"tokens\":[5]}\n"
+                                "{\"id\":-1.5,\"tokens\":[5]}\n"
+                                "{\"id\":9007199254740993,\"tokens\":[5]}\n"
+                                "{\"id\":9007199254740992,\"tokens\":[5]}\n";
+    static const char *const order[] = {"-1.5", "9", "10", "9007199254740992", "9007199254740993", "\"10\"",
+                                        "\"B\"", "\"a\"", "\"a\\u0000\"", "\"a!\"", "\"z\"", "\"\303\251\""};
+    struct ran r = QUIRE_INPUT(input, GENERATE);
+    assert_status(&r, 0);
+    for (int i = 0; i < 12; i++) {
+        char wanted[64];
+        snprintf(wanted, sizeof wanted, "{\"id\":%s,", order[i]);
+        assert_says(line_at(r.out, i), wanted);
+    }
+    assert_int_equal(count_lines(r.out), 12);
+    ran_free(&r);
+}
+
+static void a_line_has_every_member(void **state)
+{
+    (void)state;
+    struct ran r = QUIRE_INPUT("{\"id\":\"x\",\"prompt\":\"Once upon a\",\"max_tokens\":3}\n", GENERATE);
+    assert_status(&r, 0);
+    struct json_document *doc = whole_json(r.out, r.out_length);
+    const struct json *root = json_root(doc), *draft = json_get(root, "draft");
+    int64_t n;
+    assert_true(json_equals(json_get(root, "id"), "x"));
+    assert_int_equal(json_get(root, "tokens")->count, 3); /* the line's own limit */
+    assert_int_equal(json_get(root, "text")->kind, JSON_STRING);
+    assert_true(json_equals(json_get(root, "finish_reason"), "length"));
+    assert_true(json_int64(json_get(root, "cached_tokens"), &n) && n >= 0);
+    assert_true(json_int64(json_get(draft, "steps"), &n) && json_int64(json_get(draft, "proposed"), &n) &&
+                json_int64(json_get(draft, "accepted"), &n));
+    json_close(doc);
+    ran_free(&r);
+}
+
+static void the_three_forms_of_a_prompt_are_taken(void **state)
+{
+    (void)state;
+    struct ran r = QUIRE_INPUT("{\"id\":1,\"tokens\":[5,6]}\n"
+                               "{\"id\":2,\"prompt\":\"Once\"}\n"
+                               "{\"id\":3,\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}\n",
+                               GENERATE);
+    assert_status(&r, 0);
+    assert_int_equal(count_lines(r.out), 3);
+    assert_silent(r.out, "error");
+    ran_free(&r);
+}
+
+static void what_cannot_be_done_has_an_error_and_the_rest_goes_on(void **state)
+{
+    (void)state;
+    struct ran r = QUIRE_INPUT("{\"id\":1,\"tokens\":[]}\n"
+                               "{\"id\":2,\"tokens\":[5]}\n"
+                               "no JSON\n"
+                               "{\"id\":4,\"tokens\":[5],\"prompt\":\"x\"}\n"
+                               "{\"id\":5,\"tokens\":[5],\"top_p\":\"high\"}\n"
+                               "{\"id\":6,\"tokens\":[1000000]}\n",
+                               GENERATE);
+    assert_status(&r, 1);
+    assert_int_equal(count_lines(r.out), 6);
+    assert_says(line_at(r.out, 0), "{\"id\":1,\"error\":");
+    assert_says(line_at(r.out, 1), "{\"id\":2,\"tokens\":[");
+    assert_says(line_at(r.out, 2), "{\"id\":2,\"error\":"); /* the third line, from 0 */
+    assert_says(line_at(r.out, 3), "exactly one of tokens, prompt and messages");
+    assert_says(line_at(r.out, 4), "top_p: high, wanted a number");
+    assert_says(line_at(r.out, 5), "{\"id\":6,\"error\":");
+    assert_says(r.err, "quire generate: 5 requests failed");
+    ran_free(&r);
+}
+
+static void neither_order_nor_company_changes_an_answer(void **state)
+{
+    (void)state;
+    static const char input[] = "{\"id\":1,\"prompt\":\"Once upon a\",\"temperature\":1,\"seed\":3,\"max_tokens\":6}\n"
+                                "{\"id\":2,\"prompt\":\"The\",\"temperature\":0.7,\"seed\":4,\"max_tokens\":5}\n"
+                                "{\"id\":3,\"prompt\":\"A dog\",\"max_tokens\":4}\n";
+    struct ran a = QUIRE_INPUT(input, GENERATE), b = QUIRE_INPUT(input, GENERATE, "--concurrency", "3", "--shuffle", "7");
+    assert_status(&a, 0);
+    assert_status(&b, 0);
+    assert_string_equal(a.out, b.out);
+    ran_free(&a);
+    ran_free(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(answers_stand_in_order_of_id),
+        cmocka_unit_test(a_line_has_every_member),
+        cmocka_unit_test(the_three_forms_of_a_prompt_are_taken),
+        cmocka_unit_test(what_cannot_be_done_has_an_error_and_the_rest_goes_on),
+        cmocka_unit_test(neither_order_nor_company_changes_an_answer),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
