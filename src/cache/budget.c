@@ -18,6 +18,23 @@ static int64_t pool_bytes(const struct geometry *g, int64_t blocks, int64_t slot
     return geometry_pool(g, blocks, slots, &pool, NULL) == QR_OK ? pool.bytes : INT64_MAX;
 }
 
+/* For the message of E31: what would do, and what the bytes given would hold. */
+static void name_what_fits(const struct geometry *g, const struct budget_request *r, int64_t wanted_blocks, int64_t least,
+                           char *out, size_t room)
+{
+    const int64_t length = (geometry_blocks_in(g, r->bytes, r->slots) - 1) * g->options.block_tokens;
+    int64_t slots = r->slots - 1;
+    int used = snprintf(out, room, "--kv-ram-bytes %lld would do", (long long)least);
+    if (length > 0) {
+        snprintf(out + used, room - (size_t)used, ", or --max-model-len %lld", (long long)length);
+        return;
+    }
+    while (slots > 0 && pool_bytes(g, wanted_blocks + 1, slots) > r->bytes)
+        slots--;
+    if (slots > 0)
+        snprintf(out + used, room - (size_t)used, ", or --max-num-seqs %lld", (long long)slots);
+}
+
 qr_status budget_fit(const struct geometry *g, const struct budget_request *r, struct budget *out, qr_error *err)
 {
     if (r->slots < 1)
@@ -27,12 +44,15 @@ qr_status budget_fit(const struct geometry *g, const struct budget_request *r, s
                        (long long)r->max_model_len, (long long)r->ceiling);
     int64_t wanted_blocks = r->max_model_len > 0 ? blocks_for(g, r->max_model_len) : 1;
     int64_t least = pool_bytes(g, wanted_blocks + 1, r->slots); /* block 0 holds nothing */
-    if (least > r->bytes)
+    if (least > r->bytes) {
+        char fits[120];
+        name_what_fits(g, r, wanted_blocks, least, fits, sizeof fits);
         return qr_fail(err, QR_REFUSED,
                        "E31 %lld STATE entries of %lld bytes and %lld blocks of %lld take %lld bytes, %lld more than the "
-                       "%lld given to the cache (--kv-ram-bytes)",
+                       "%lld given to the cache; %s",
                        (long long)r->slots, (long long)g->state_bytes, (long long)wanted_blocks + 1,
-                       (long long)g->unit_bytes, (long long)least, (long long)(least - r->bytes), (long long)r->bytes);
+                       (long long)g->unit_bytes, (long long)least, (long long)(least - r->bytes), (long long)r->bytes, fits);
+    }
     int64_t blocks = geometry_blocks_in(g, r->bytes, r->slots);
     int64_t fits = (blocks - 1) * g->options.block_tokens;
     out->max_model_len = r->max_model_len > 0 ? r->max_model_len : fits < r->ceiling ? fits : r->ceiling;

@@ -23,8 +23,8 @@ struct budget {
 int64_t budget_default_bytes(int64_t available, int64_t resident_weights);
 
 /* STATE first, then as many blocks as fit, at most those that every slot at full length fills. Fails with QR_REFUSED:
- * E31 with the bytes missing when the states or one request of max_model_len do not fit, or a max_model_len above the
- * ceiling. */
+ * E31 with the bytes missing and the options that would fit when the states or one request of max_model_len do not, or a
+ * max_model_len above the ceiling. */
 qr_status budget_fit(const struct geometry *g, const struct budget_request *request, struct budget *out, qr_error *err);
 
 /* Requests of `length` tokens that fit at once, and whether the blocks bound them (else the slots). */

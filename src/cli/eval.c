@@ -93,22 +93,67 @@ static qr_status score_text(struct loaded *l, const qr_tokens *tokens, struct ta
     return st;
 }
 
-static void print_tally(const struct tally *t, bool json)
+/* JSON has no infinity: what is none of its numbers is null. */
+static void write_number(struct json_writer *w, const char *key, double value)
+{
+    json_w_key(w, key);
+    if (isfinite(value))
+        json_w_double(w, value);
+    else
+        json_w_null(w);
+}
+
+/* The members of an object: the sums, and the buckets that hold something. */
+static void write_tally(struct json_writer *w, const struct tally *t)
 {
     const double mean = t->count ? t->total / (double)t->count : 0;
-    if (json) {
-        printf("{\"tokens\":%lld,\"nll\":%.9g,\"mean_nll\":%.9g,\"perplexity\":%.9g,\"buckets\":[", (long long)t->count,
-               t->total, mean, exp(mean));
-        bool first = true;
-        for (int b = 0; b < BUCKETS; b++)
-            if (t->tokens[b]) {
-                printf("%s{\"from\":%lld,\"tokens\":%lld,\"mean_nll\":%.9g}", first ? "" : ",", 1LL << b,
-                       (long long)t->tokens[b], t->nll[b] / (double)t->tokens[b]);
-                first = false;
-            }
-        printf("]}\n");
-        return;
+    json_w_key(w, "tokens");
+    json_w_int(w, t->count);
+    write_number(w, "nll", t->total);
+    write_number(w, "mean_nll", mean);
+    write_number(w, "perplexity", exp(mean));
+    json_w_key(w, "buckets");
+    json_w_array(w);
+    for (int b = 0; b < BUCKETS; b++) {
+        if (!t->tokens[b])
+            continue;
+        json_w_object(w);
+        json_w_key(w, "from");
+        json_w_int(w, 1LL << b);
+        json_w_key(w, "tokens");
+        json_w_int(w, t->tokens[b]);
+        write_number(w, "mean_nll", t->nll[b] / (double)t->tokens[b]);
+        json_w_end_object(w);
     }
+    json_w_end_array(w);
+}
+
+static qr_status print_line(struct json_writer *w, qr_error *err)
+{
+    const char *text;
+    size_t length;
+    qr_status st = json_finish(w, &text, &length, err);
+    if (st == QR_OK && (fwrite(text, 1, length, stdout) != length || putchar('\n') == EOF))
+        st = qr_fail(err, QR_IO, "standard output: cannot be written");
+    return st;
+}
+
+static qr_status print_tally_json(const struct tally *t, qr_error *err)
+{
+    struct json_writer *w = json_writer_open(false);
+    if (!w)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for the result");
+    json_w_object(w);
+    write_tally(w, t);
+    json_w_end_object(w);
+    qr_status st = print_line(w, err);
+    json_writer_close(w);
+    return st;
+}
+
+static void print_tally(const struct tally *t)
+{
+    const double mean = t->count ? t->total / (double)t->count : 0;
     printf("positions        tokens   mean NLL   perplexity\n");
     for (int b = 0; b < BUCKETS; b++)
         if (t->tokens[b]) {
@@ -127,8 +172,10 @@ static qr_status eval_text(struct loaded *l, const struct eval_options *o, qr_er
         st = qr_fail(err, QR_BAD_REQUEST, "%s: %zu tokens, at least 2 are wanted", o->text, tokens.count);
     if (st == QR_OK)
         st = score_text(l, &tokens, &tally, err);
-    if (st == QR_OK)
-        print_tally(&tally, o->json);
+    if (st == QR_OK && o->json)
+        st = print_tally_json(&tally, err);
+    else if (st == QR_OK)
+        print_tally(&tally);
     qr_tokens_free(&tokens);
     return st;
 }
@@ -203,70 +250,93 @@ static qr_status score_line(struct loaded *l, const struct json *line, struct js
     return st;
 }
 
-static qr_status print_line(struct json_writer *w, qr_error *err)
+/* The answers of a requests' file: a line for each, or with --json one object that holds them all. */
+struct answers {
+    struct loaded *loaded;
+    struct json_writer *w;
+    bool json;
+    struct tally tally;
+    int64_t failed;
+};
+
+/* The answer of one line; `read`: how the reading of it went. */
+static void answer_line(struct answers *a, const struct json *line, uint64_t number, qr_status read, qr_error *read_error)
 {
-    const char *text;
-    size_t length;
-    qr_status st = json_finish(w, &text, &length, err);
-    if (st == QR_OK && (fwrite(text, 1, length, stdout) != length || putchar('\n') == EOF))
-        st = qr_fail(err, QR_IO, "standard output: cannot be written");
+    const struct json *id = json_get(line, "id");
+    json_w_object(a->w);
+    json_w_key(a->w, "id");
+    if (id)
+        json_w_value(a->w, id);
+    else
+        json_w_uint(a->w, number);
+    if (read == QR_OK)
+        read = score_line(a->loaded, line, a->w, &a->tally, read_error);
+    if (read != QR_OK) {
+        json_w_key(a->w, "error");
+        json_w_string(a->w, read_error->message);
+        a->failed++;
+    }
+    json_w_end_object(a->w);
+}
+
+static qr_status answer_lines(struct answers *a, FILE *file, const char *name, qr_error *err)
+{
+    struct jsonl_reader reader;
+    qr_status st = QR_OK;
+    jsonl_open(&reader, file, name);
+    for (;;) {
+        struct json_document *doc = NULL;
+        qr_error line_error = {0};
+        const qr_status read = jsonl_next(&reader, &doc, &line_error);
+        if (read != QR_OK && read != QR_BAD_REQUEST) {
+            st = qr_fail(err, read, "%s", line_error.message);
+            break;
+        }
+        if (read == QR_OK && !doc)
+            break;
+        answer_line(a, doc ? json_root(doc) : NULL, reader.number - 1, read, &line_error);
+        json_close(doc);
+        if (a->json)
+            continue;
+        if ((st = print_line(a->w, err)) != QR_OK)
+            break;
+        json_writer_reset(a->w);
+    }
+    jsonl_close(&reader);
     return st;
 }
 
 static qr_status eval_requests(struct loaded *l, const struct eval_options *o, qr_error *err)
 {
-    struct tally tally = {0};
-    struct jsonl_reader reader;
+    struct answers a = {.loaded = l, .json = o->json};
     FILE *file = strcmp(o->requests, "-") == 0 ? stdin : fopen(o->requests, "re");
-    struct json_writer *w = json_writer_open(false);
-    if (!file || !w) {
-        json_writer_close(w);
-        return file ? qr_fail(err, QR_NO_MEMORY, "no memory for the answers")
-                    : qr_fail(err, QR_BAD_FILE, "%s: cannot open: %s", o->requests, strerror(errno));
+    if (!file)
+        return qr_fail(err, QR_BAD_FILE, "%s: cannot open: %s", o->requests, strerror(errno));
+    a.w = json_writer_open(false);
+    qr_status st = a.w ? QR_OK : qr_fail(err, QR_NO_MEMORY, "no memory for the answers");
+    if (st == QR_OK && o->json) {
+        json_w_object(a.w);
+        json_w_key(a.w, "requests");
+        json_w_array(a.w);
     }
-    jsonl_open(&reader, file, o->requests);
-    int64_t failed = 0;
-    qr_status st = QR_OK;
-    while (st == QR_OK) {
-        struct json_document *doc = NULL;
-        qr_error line_error = {0};
-        qr_status line = jsonl_next(&reader, &doc, &line_error);
-        if (line != QR_OK && line != QR_BAD_REQUEST) {
-            st = line;
-            if (err)
-                *err = line_error;
-            break;
-        }
-        if (line == QR_OK && !doc)
-            break;
-        json_writer_reset(w);
-        json_w_object(w);
-        const struct json *id = doc ? json_get(json_root(doc), "id") : NULL;
-        json_w_key(w, "id");
-        if (id)
-            json_w_value(w, id);
-        else
-            json_w_uint(w, reader.number - 1);
-        if (line == QR_OK)
-            line = score_line(l, json_root(doc), w, &tally, &line_error);
-        if (line != QR_OK) {
-            json_w_key(w, "error");
-            json_w_string(w, line_error.message);
-            failed++;
-        }
-        json_w_end_object(w);
-        st = print_line(w, err);
-        json_close(doc);
+    if (st == QR_OK)
+        st = answer_lines(&a, file, o->requests, err);
+    if (st == QR_OK && o->json) {
+        json_w_end_array(a.w);
+        json_w_key(a.w, "failed");
+        json_w_int(a.w, a.failed);
+        write_tally(a.w, &a.tally);
+        json_w_end_object(a.w);
+        st = print_line(a.w, err);
     }
-    jsonl_close(&reader);
-    json_writer_close(w);
+    json_writer_close(a.w);
     if (file != stdin)
         fclose(file);
-    if (st == QR_OK && !o->model.quiet && tally.count)
-        fprintf(stderr, "%lld tokens, mean NLL %.4f, perplexity %.4f\n", (long long)tally.count,
-                tally.total / (double)tally.count, exp(tally.total / (double)tally.count));
-    if (st == QR_OK && failed)
-        st = qr_fail(err, QR_BAD_REQUEST, "%s: %lld requests failed", o->requests, (long long)failed);
+    if (st == QR_OK && !o->model.quiet && a.tally.count)
+        fprintf(stderr, "%lld tokens, mean NLL %.4f, perplexity %.4f\n", (long long)a.tally.count,
+                a.tally.total / (double)a.tally.count, exp(a.tally.total / (double)a.tally.count));
+    if (st == QR_OK && a.failed)
+        st = qr_fail(err, QR_BAD_REQUEST, "%s: %lld requests failed", o->requests, (long long)a.failed);
     return st;
 }
 

@@ -7,13 +7,16 @@
 #include <unistd.h>
 
 #include "base/status.h"
+#include "cli/plan.h"
 
 qr_status loaded_open(const struct model_options *options, struct loaded *out, qr_error *err)
 {
     const qr_model_options model = model_options_model(options);
-    const qr_engine_options engine = model_options_engine(options);
+    qr_engine_options engine = model_options_engine(options);
     *out = (struct loaded){0};
-    qr_status st = qr_model_open(options->model, &model, &out->model, err);
+    qr_status st = plan_before_loading(options, &engine, err);
+    if (st == QR_OK)
+        st = qr_model_open(options->model, &model, &out->model, err);
     if (st == QR_OK)
         st = qr_engine_create(out->model, &engine, &out->engine, err);
     if (st != QR_OK)

@@ -13,7 +13,7 @@ struct loaded {
     qr_engine *engine;
 };
 
-/* Opens both; on failure nothing is left open. */
+/* Sizes both (cli/plan.h), then opens them; on failure nothing is left open. */
 qr_status loaded_open(const struct model_options *options, struct loaded *out, qr_error *err);
 void loaded_close(struct loaded *l);
 

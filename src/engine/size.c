@@ -99,6 +99,26 @@ static struct model_limits choose_limits(const qr_engine_options *o, int32_t len
         .max_rows = rows, .max_requests = o->max_num_seqs, .max_logits = logits, .max_positions = length};
 }
 
+/* Everything that is allocated must be there, however it was asked for: 2.10's clamp by what is free. `available` 0: the
+ * system does not say. */
+static qr_status check_available(const struct engine_size *size, int64_t available, int64_t ceiling, qr_error *err)
+{
+    const int64_t beside = size->prepared + (int64_t)size->bytes.workspace;
+    const int64_t pools = size->budget.pool.bytes;
+    const struct budget_request left = {.bytes = available - beside, .slots = size->slots, .ceiling = ceiling};
+    struct budget fits;
+    char hint[120] = "only more memory helps";
+    if (available == 0 || (beside <= available && pools <= available - beside))
+        return QR_OK;
+    if (budget_fit(&size->geometry, &left, &fits, NULL) == QR_OK)
+        snprintf(hint, sizeof hint, "--kv-ram-bytes %lld would fit, for requests of up to %lld tokens",
+                 (long long)fits.pool.bytes, (long long)fits.max_model_len);
+    return qr_fail(err, QR_REFUSED,
+                   "E31 pools of %lld bytes, a workspace of %lld and weights in another form of %lld are more than the %lld "
+                   "available; %s",
+                   (long long)pools, (long long)size->bytes.workspace, (long long)size->prepared, (long long)available, hint);
+}
+
 qr_status engine_size(const struct model_plan *plan, int64_t stored, const qr_engine_options *options,
                       struct engine_size *out, qr_error *err)
 {
@@ -113,10 +133,10 @@ qr_status engine_size(const struct model_plan *plan, int64_t stored, const qr_en
     if (st != QR_OK)
         return st;
 
-    const int64_t tables = table_bytes(&plan->config), weights = stored - tables;
+    const int64_t tables = table_bytes(&plan->config), weights = stored - tables, available = memory_available();
     out->cache_bytes = o.kv_ram_bytes > INT64_MAX ? INT64_MAX
                        : o.kv_ram_bytes           ? (int64_t)o.kv_ram_bytes
-                                                  : budget_default_bytes(memory_available(), weights + out->prepared);
+                                                  : budget_default_bytes(available, weights + out->prepared);
     const struct budget_request wanted = {.bytes = out->cache_bytes,
                                           .slots = o.max_num_seqs,
                                           .max_model_len = o.max_model_len,
@@ -140,7 +160,9 @@ qr_status engine_size(const struct model_plan *plan, int64_t stored, const qr_en
                                  .state_bytes = (uint64_t)g->state_bytes,
                                  .slots = (uint64_t)fits->slots,
                                  .max_model_len = (int32_t)fits->max_model_len};
-    return QR_OK;
+    st = check_available(out, available, plan->config.max_position_embeddings, err);
+    out->too_small = st != QR_OK;
+    return st;
 }
 
 /* What config and options decide by themselves: a rule that is broken, or a model that does not fit, is refused before

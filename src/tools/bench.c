@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/plan.h"
 #include "tools/bench_text.h"
 
 /* ---- memory ---- */
@@ -109,11 +110,14 @@ static qr_status bench_text(const char *dir, bool json, qr_error *err)
 static qr_status bench_load(const struct model_options *m, bool json, qr_error *err)
 {
     const qr_model_options model_options = model_options_model(m);
-    const qr_engine_options engine_options = model_options_engine(m);
+    qr_engine_options engine_options = model_options_engine(m);
     qr_model *model;
     qr_engine *engine;
+    qr_status st = plan_before_loading(m, &engine_options, err);
+    if (st != QR_OK)
+        return st;
     const double start = clock_seconds();
-    qr_status st = qr_model_open(m->model, &model_options, &model, err);
+    st = qr_model_open(m->model, &model_options, &model, err);
     if (st != QR_OK)
         return st;
     const double opened = clock_seconds();
