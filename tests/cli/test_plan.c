@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "support/scratch.h"
 #include "support/support.h"
 
 /* Each command with what it needs besides its model. */
@@ -60,8 +61,8 @@ static void what_does_not_fit_is_refused_before_the_weights(void **state)
     (void)state;
     static const char *const small[] = {"--kv-ram-bytes", "100000", "--max-model-len", "4096", NULL};
     static const char *const enough[] = {"--kv-ram-bytes", "9000000", "--max-model-len", "4096", NULL};
-    char *folder = folder_fresh(), *link;
-    assert_true(asprintf(&link, "%s/config.json", folder) > 0);
+    char *folder = scratch_make();
+    const char *link = scratch_path(folder, "config.json");
     assert_int_equal(symlink(source_path("models/tiny-v41/config.json"), link), 0);
     for (int i = 0; i < COMMANDS; i++) {
         struct ran r = run_with(commands[i], folder, small);
@@ -74,8 +75,7 @@ static void what_does_not_fit_is_refused_before_the_weights(void **state)
         assert_status(&r, 1);
         ran_free(&r);
     }
-    free(link);
-    folder_remove(folder);
+    scratch_remove(folder);
 }
 
 static void the_options_that_the_refusal_names_do_fit(void **state)

@@ -1,0 +1,34 @@
+#include "cli/plan.h"
+
+static void say_bytes(const struct qr_log *log, const char *what, uint64_t bytes)
+{
+    qr_logf(log, QR_LOG_INFO, "plan: %-28s %15llu bytes (%.2f GiB)", what, (unsigned long long)bytes,
+            (double)bytes / (1 << 30));
+}
+
+static void say_plan(const struct qr_log *log, const qr_plan_bytes *p)
+{
+    say_bytes(log, "weights", p->weights);
+    if (p->tables)
+        say_bytes(log, "Engram tables, by row", p->tables);
+    say_bytes(log, "PAGE pool", p->pages);
+    say_bytes(log, "STATE pool", p->states);
+    say_bytes(log, "workspace", p->workspace);
+    qr_logf(log, QR_LOG_INFO, "plan: requests of up to %d tokens, %llu at once, in %llu blocks of %llu bytes",
+            p->max_model_len, (unsigned long long)p->slots, (unsigned long long)p->blocks,
+            (unsigned long long)p->block_bytes);
+}
+
+qr_status plan_before_loading(const struct model_options *options, qr_engine_options *engine, qr_error *err)
+{
+    const qr_model_options model = model_options_model(options);
+    const struct qr_log log = model_options_log(options);
+    qr_plan_bytes plan;
+    qr_status st = qr_plan(options->model, &model, engine, &plan, err);
+    if (st != QR_OK)
+        return st;
+    say_plan(&log, &plan);
+    engine->max_model_len = plan.max_model_len;
+    engine->kv_ram_bytes = plan.pages + plan.states;
+    return QR_OK;
+}
