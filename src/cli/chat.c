@@ -233,7 +233,7 @@ int command_chat(int argc, char **argv)
         {.name = "system", .kind = OPTION_STRING, .target = &system, .value = "TEXT", .help = "the system message"},
         {.name = "think", .kind = OPTION_CHOICE, .target = &p.think, .value = "off|low|high|max",
          .help = "think before the answer, and how hard"},
-        {.name = "tools", .kind = OPTION_STRING, .target = &p.tools, .value = "FILE", .help = "JSON list of tools"},
+        {.name = "tools", .kind = OPTION_PATH, .target = &p.tools, .value = "FILE", .help = "JSON list of tools"},
         {0}};
     struct command_line line = {.command = "chat", .synopsis = "--model DIR",
                                 .about = "A conversation. /help inside lists its commands.", .options = options};

@@ -348,8 +348,8 @@ int command_eval(int argc, char **argv)
     const struct option options[] = {
         MODEL_OPTIONS(o.model),
         ENGINE_OPTIONS(o.model),
-        {.name = "text", .kind = OPTION_STRING, .target = &o.text, .value = "FILE", .help = "a text to score as a whole"},
-        {.name = "requests", .kind = OPTION_STRING, .target = &o.requests, .value = "FILE",
+        {.name = "text", .kind = OPTION_PATH, .target = &o.text, .value = "FILE", .help = "a text to score as a whole"},
+        {.name = "requests", .kind = OPTION_PATH, .target = &o.requests, .value = "FILE",
          .help = "JSON lines {id, context, continuation} or {id, tokens}; - for standard input"},
         {.name = "json", .kind = OPTION_FLAG, .target = &o.json, .help = "one JSON object on standard output"},
         {0}};

@@ -30,7 +30,7 @@ struct model_options {
 /* Rows for a command's table; `m` is a struct model_options. */
 /* clang-format off */
 #define MODEL_OPTIONS(m)                                                                                               \
-    {.name = "model", .kind = OPTION_STRING, .target = &(m).model, .value = "DIR", .help = "the checkpoint's folder"}, \
+    {.name = "model", .kind = OPTION_PATH, .target = &(m).model, .value = "DIR", .help = "the checkpoint's folder"},   \
     {.name = "device", .kind = OPTION_STRING, .target = &(m).device, .value = "DEVICE",                                \
      .help = "cpu (default), cpu-reference or cuda[:N]"},                                                              \
     {.name = "threads", .kind = OPTION_INT, .target = &(m).threads, .value = "N", .help = "default: every core",       \

@@ -105,23 +105,25 @@ static const struct option *find(const struct option *options, const char *argum
     return o && takes_value(o) ? o : NULL;
 }
 
+/* How far the name of an option is from what was written: the beginning of a name is nearer than any mistake in it. */
+static int distance_of(const char *written, const struct option *o)
+{
+    if (!o->name)
+        return 64;
+    return *written && strncmp(o->name, written, strlen(written)) == 0 ? 0 : edit_distance(written, o->name);
+}
+
 static int unknown_option(const struct command_line *line, const char *argument)
 {
     char name[64];
     const char *from = argument + strspn(argument, "-");
     snprintf(name, sizeof name, "%.*s", (int)strcspn(from, "="), from);
+    if (*name && !name[1] && find_letter(line->options, *name)) /* a letter with a dash too many */
+        return options_wrong(line, "unknown option %s; the nearest is -%c", argument, *name);
     const struct option *nearest = &help_option;
-    int distance = edit_distance(name, nearest->name);
-    for (const struct option *o = line->options; !is_last(o); o++) {
-        char letter[2] = {o->letter, 0};
-        int d = edit_distance(name, o->name ? o->name : letter);
-        if (d < distance) {
-            distance = d;
+    for (const struct option *o = line->options; !is_last(o); o++)
+        if (distance_of(name, o) < distance_of(name, nearest))
             nearest = o;
-        }
-    }
-    if (!nearest->name)
-        return options_wrong(line, "unknown option %s; the nearest is -%c", argument, nearest->letter);
     return options_wrong(line, "unknown option %s; the nearest is --%s", argument, nearest->name);
 }
 
@@ -175,6 +177,12 @@ static const char *read_choice(const struct option *o, const char *text)
     return o->value;
 }
 
+static const char *read_path(const struct option *o, const char *text)
+{
+    *(const char **)o->target = text;
+    return *text ? NULL : o->value && strcmp(o->value, "DIR") == 0 ? "the name of a folder" : "the name of a file";
+}
+
 static const char *read_item(const struct option *o, const char *text)
 {
     struct option_list *list = o->target;
@@ -198,6 +206,8 @@ static const char *read_value(const struct option *o, const char *text)
     case OPTION_STRING:
         *(const char **)o->target = text;
         return NULL;
+    case OPTION_PATH:
+        return read_path(o, text);
     case OPTION_CHOICE:
         return read_choice(o, text);
     case OPTION_INT:

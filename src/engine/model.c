@@ -149,8 +149,8 @@ qr_status model_config_read(const char *dir, const qr_model_options *given, stru
                             struct model_plan *plan, qr_error *err)
 {
     qr_model_options options;
-    if (!dir)
-        return qr_fail(err, QR_BAD_ARGUMENT, "no folder given");
+    if (!dir || !*dir)
+        return qr_fail(err, QR_BAD_ARGUMENT, "the model is %s, wanted the name of a folder", dir ? "\"\"" : "NULL");
     qr_status st = model_options_read(given, &options, err);
     if (st != QR_OK)
         return st;
@@ -166,8 +166,8 @@ qr_status model_open_parts(const char *dir, const qr_model_options *given, bool 
 {
     qr_model_options options;
     *out = NULL;
-    if (!dir)
-        return qr_fail(err, QR_BAD_ARGUMENT, "no folder given");
+    if (!dir || !*dir)
+        return qr_fail(err, QR_BAD_ARGUMENT, "the model is %s, wanted the name of a folder", dir ? "\"\"" : "NULL");
     qr_status st = model_options_read(given, &options, err);
     if (st != QR_OK)
         return st;

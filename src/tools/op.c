@@ -164,8 +164,8 @@ int tool_op(int argc, char **argv)
 {
     struct op_options o = {.device = "cpu"};
     const struct option table[] = {
-        {.name = "in", .kind = OPTION_STRING, .target = &o.in, .value = "FILE", .help = "safetensors file with the arrays in.*"},
-        {.name = "out", .kind = OPTION_STRING, .target = &o.out, .value = "FILE", .help = "where the arrays out.* go"},
+        {.name = "in", .kind = OPTION_PATH, .target = &o.in, .value = "FILE", .help = "safetensors file with the arrays in.*"},
+        {.name = "out", .kind = OPTION_PATH, .target = &o.out, .value = "FILE", .help = "where the arrays out.* go"},
         {.name = "device", .kind = OPTION_STRING, .target = &o.device, .value = "DEVICE", .help = "cpu (default), cpu-reference or cuda[:N]"},
         {.name = "threads", .kind = OPTION_INT, .target = &o.threads, .value = "N", .help = "default: every core", .least = 0, .most = 4096},
         {.name = "check", .kind = OPTION_FLAG, .target = &o.check, .help = "compare with the out.* of the file, by its tolerance"},

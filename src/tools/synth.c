@@ -228,11 +228,11 @@ int tool_synth(int argc, char **argv)
     int status;
     const struct option options[] = {
         {.name = "config",
-         .kind = OPTION_STRING,
+         .kind = OPTION_PATH,
          .target = &s.config_path,
          .value = "FILE",
          .help = "an official config.json"},
-        {.name = "out", .kind = OPTION_STRING, .target = &s.out, .value = "DIR", .help = "the folder to make"},
+        {.name = "out", .kind = OPTION_PATH, .target = &s.out, .value = "DIR", .help = "the folder to make"},
         {.name = "seed", .kind = OPTION_UINT64, .target = &s.seed, .value = "N", .help = "default: 0"},
         {.name = "layers",
          .kind = OPTION_INT,

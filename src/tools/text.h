@@ -32,7 +32,7 @@ struct text_options {
 /* Rows for a part's table; `t` is a struct text_options. */
 #define TEXT_OPTIONS(t)                                                                                               \
     {.name = "tokenizer",                                                                                             \
-     .kind = OPTION_STRING,                                                                                           \
+     .kind = OPTION_PATH,                                                                                             \
      .target = &(t).tokenizer,                                                                                        \
      .value = "DIR",                                                                                                  \
      .help = "the folder of tokenizer.json"},                                                                         \
@@ -41,9 +41,9 @@ struct text_options {
          .target = &(t).prompt_profile,                                                                               \
          .value = "v4a|v4b|v41",                                                                                      \
          .help = "the form of chat text; default: v41"},                                                              \
-        {.name = "in", .kind = OPTION_STRING, .target = &(t).in, .value = "FILE", .help = "default: standard input"}, \
+        {.name = "in", .kind = OPTION_PATH, .target = &(t).in, .value = "FILE", .help = "default: standard input"},   \
         {.name = "out",                                                                                               \
-         .kind = OPTION_STRING,                                                                                       \
+         .kind = OPTION_PATH,                                                                                         \
          .target = &(t).out,                                                                                          \
          .value = "FILE",                                                                                             \
          .help = "default: standard output"},                                                                         \

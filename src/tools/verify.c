@@ -113,7 +113,7 @@ int tool_verify(int argc, char **argv)
     struct verify v = {.model = MODEL_OPTIONS_DEFAULT};
     const struct option options[] = {
         MODEL_OPTIONS(v.model),
-        {.name = "checksums", .kind = OPTION_STRING, .target = &v.checksums, .value = "FILE",
+        {.name = "checksums", .kind = OPTION_PATH, .target = &v.checksums, .value = "FILE",
          .help = "SHA-256 of every file of the folder, as sha256sum writes them"},
         {.name = "files-only", .kind = OPTION_FLAG, .target = &v.files_only, .help = "leave the machine out"},
         {.name = "json", .kind = OPTION_FLAG, .target = &v.json, .help = "one JSON object"},

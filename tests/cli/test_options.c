@@ -11,7 +11,7 @@
 
 static struct {
     bool raw, count_given;
-    const char *file, *think, *replay;
+    const char *file, *think, *replay, *model, *out;
     int count;
     uint64_t seed;
     double temperature;
@@ -30,6 +30,8 @@ static const struct option table[] = {
      .given = &got.count_given,
      .least = 1,
      .most = 100},
+    {.name = "model", .kind = OPTION_PATH, .target = &got.model, .value = "DIR"},
+    {.name = "out", .kind = OPTION_PATH, .target = &got.out, .value = "FILE"},
     {.name = "seed", .kind = OPTION_UINT64, .target = &got.seed, .value = "N"},
     {.name = "temperature", .kind = OPTION_DOUBLE, .target = &got.temperature, .value = "T", .least = 0, .most = 10},
     {.name = "stop", .kind = OPTION_LIST, .target = &got.stop, .value = "TEXT"},
@@ -91,6 +93,9 @@ static void every_kind_is_read_in_every_spelling(void **state)
     assert_true(got.seed == UINT64_MAX);
     assert_true(got.temperature == 0.5);
     assert_string_equal(got.replay, "bounded");
+    assert_int_equal(parse("--model a/b --out=c"), -1);
+    assert_string_equal(got.model, "a/b");
+    assert_string_equal(got.out, "c");
     assert_string_equal(printed, "");
 
     assert_int_equal(parse("-r -fx=y -n7"), -1);
@@ -141,6 +146,11 @@ static void a_wrong_line_says_what_and_what_was_wanted(void **state)
     (void)state;
     wrong("--row", "quire test: unknown option --row; the nearest is --raw");
     wrong("--temprature=1", "nearest is --temperature");
+    wrong("--temp 1", "nearest is --temperature");
+    wrong("--see 1", "nearest is --seed");
+    wrong("--n 4", "quire test: unknown option --n; the nearest is -n");
+    wrong("--n=4", "unknown option --n=4; the nearest is -n");
+    wrong("--h", "nearest is -h");
     wrong("-x", "unknown option -x");
     wrong("--hlep", "nearest is --help");
     wrong("--raw=1", "--raw takes no value");
@@ -154,6 +164,8 @@ static void a_wrong_line_says_what_and_what_was_wanted(void **state)
     wrong("--seed 18446744073709551616", "--seed");
     wrong("--temperature=nan", "--temperature is \"nan\", wanted a number");
     wrong("--temperature 11", "--temperature is 11, wanted 0 to 10");
+    wrong("--model=", "--model is \"\", wanted the name of a folder");
+    wrong("--out=", "--out is \"\", wanted the name of a file");
     wrong("--think lo", "--think is \"lo\", wanted off|low|high");
     wrong("--think=", "--think is \"\"");
 }
