@@ -74,6 +74,8 @@ struct naming {
     struct span name, space, about;
 };
 
+static bool holds_nul(struct span s) { return s.length && memchr(s.data, 0, s.length); }
+
 static qr_status read_naming(const struct json *outer, const struct json *function, const char *param,
                              struct arena *arena, struct naming *out, struct chat_issue *issue, qr_error *err)
 {
@@ -90,6 +92,8 @@ static qr_status read_naming(const struct json *outer, const struct json *functi
     if (inside.length && beside.length && !same(inside, beside))
         return chat_refuse(issue, err, NULL, param, "%.80s has two namespaces, %.80s and %.80s", name->text,
                            beside.data, inside.data);
+    if (holds_nul(out->name) || holds_nul(inside) || holds_nul(beside))
+        return chat_refuse(issue, err, NULL, param, "the name of %.80s holds a NUL character", name->text);
     out->space = beside.length ? beside : inside;
     struct span written = namespace_in(out->name);
     if (out->space.length && written.data && !same(written, out->space))

@@ -431,6 +431,8 @@ static void wrong_tools_are_refused(void **state)
         {"\"tools\":[{\"type\":\"web_search\"}]", "tools[0]"},
         {"\"tools\":[{\"type\":\"function\"}]", "tools[0]"},
         {"\"tools\":[{\"function\":{\"name\":\"\"}}]", "tools[0]"},
+        {"\"tools\":[{\"function\":{\"name\":\"a\\u0000b\"}}]", "tools[0]"},
+        {"\"tools\":[{\"namespace\":\"n\\u0000\",\"function\":{\"name\":\"t\"}}]", "tools[0]"},
         {"\"tools\":[{\"function\":{\"name\":\"t\"}},{\"function\":{\"name\":\"t\"}}]", "tools[1]"},
         {"\"tools\":[{\"namespace\":7,\"function\":{\"name\":\"t\"}}]", "tools[0]"},
         {"\"tools\":[{\"namespace\":\"a\",\"function\":{\"name\":\"t\",\"namespace\":\"b\"}}]", "tools[0]"},
