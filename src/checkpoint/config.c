@@ -1,6 +1,7 @@
 #include "checkpoint/config.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -29,10 +30,9 @@ void config_identity(struct config_reader *r, const char *architecture, const ch
 {
     const struct json *list = json_get(r->root, "architectures");
     char room[64];
-    if (!names_architecture(list, architecture) || list->count != 1)
+    if (!config_missing(r, list, "E01", "architectures") && (!names_architecture(list, architecture) || list->count != 1))
         config_problem(r, "E01", "architectures is %s, wanted [\"%s\"]",
-                       list && list->count == 1 ? config_shown(json_at(list, 0), room) : config_shown(list, room),
-                       architecture);
+                       list->count == 1 ? config_shown(json_at(list, 0), room) : config_shown(list, room), architecture);
     config_must_be_text(r, json_get(r->root, "model_type"), "E01", "model_type", model_type, true);
 }
 
@@ -67,15 +67,22 @@ void config_rope(struct config_reader *r, struct qr_config *out)
                  {"beta_slow", "beta_slow"},
                  {"original_max_position_embeddings", "original_seq_len"}};
     double value[4] = {1, 32, 1, 1};
-    for (int i = 0; i < 4; i++) {
+    bool any = object != NULL;
+    for (int i = 0; i < 4; i++)
+        any = any || config_find(r, keys[i].flat, NULL);
+    if (!any)
+        config_missing(r, NULL, NULL, "rope_scaling");
+    for (int i = 0; any && i < 4; i++) {
         const struct json *a = json_get(object, keys[i].member), *b = config_find(r, keys[i].flat, NULL);
-        char x[64], y[64];
+        char x[64], y[64], label[80];
         if (a && b && !config_same(a, b))
             config_problem(r, NULL, "rope_scaling.%s is %s, but %s is %s", keys[i].member, config_shown(a, x),
                            keys[i].flat, config_shown(b, y));
+        snprintf(label, sizeof label, "rope_scaling.%s", keys[i].member);
+        if (config_missing(r, a ? a : b, NULL, label))
+            continue;
         if (!json_double(a ? a : b, &value[i]) || value[i] <= 0 || value[i] > POSITION_LIMIT)
-            config_problem(r, NULL, "rope_scaling.%s is %s, wanted a positive number", keys[i].member,
-                           config_shown(a ? a : b, x));
+            config_problem(r, NULL, "%s is %s, wanted a positive number", label, config_shown(a ? a : b, x));
     }
     out->rope_factor = value[0];
     out->rope_beta_fast = value[1];
@@ -147,17 +154,17 @@ void config_common(struct config_reader *r, struct qr_config *c)
     read_special_tokens(r, c);
     config_rope(r, c);
     if (c->n_experts_per_tok > c->n_routed_experts)
-        config_problem(r, NULL, "num_experts_per_tok is %d, wanted at most n_routed_experts %d",
-                       (int)c->n_experts_per_tok, (int)c->n_routed_experts);
+        config_rule(r, NULL, "num_experts_per_tok is %d, wanted at most n_routed_experts %d",
+                    (int)c->n_experts_per_tok, (int)c->n_routed_experts);
     if (c->o_groups > 0 && c->num_attention_heads % c->o_groups)
-        config_problem(r, NULL, "num_attention_heads is %d, wanted a multiple of o_groups %d",
-                       (int)c->num_attention_heads, (int)c->o_groups);
+        config_rule(r, NULL, "num_attention_heads is %d, wanted a multiple of o_groups %d",
+                    (int)c->num_attention_heads, (int)c->o_groups);
     if (c->rope_head_dim % 2 || c->rope_head_dim > c->head_dim)
-        config_problem(r, NULL, "qk_rope_head_dim is %d, wanted an even number of at most head_dim %d",
-                       (int)c->rope_head_dim, (int)c->head_dim);
+        config_rule(r, NULL, "qk_rope_head_dim is %d, wanted an even number of at most head_dim %d",
+                    (int)c->rope_head_dim, (int)c->head_dim);
     if ((int64_t)c->num_attention_heads * c->head_dim > DIM_LIMIT * 16)
-        config_problem(r, NULL, "num_attention_heads %d times head_dim %d is more than %d",
-                       (int)c->num_attention_heads, (int)c->head_dim, DIM_LIMIT * 16);
+        config_rule(r, NULL, "num_attention_heads %d times head_dim %d is more than %d",
+                    (int)c->num_attention_heads, (int)c->head_dim, DIM_LIMIT * 16);
 }
 
 qr_status config_parse(const char *json, size_t size, const char *name, struct qr_config *out, qr_error *err)

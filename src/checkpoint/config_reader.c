@@ -7,7 +7,7 @@
 
 void config_reader_open(struct config_reader *r, const char *name, const struct json *root)
 {
-    *r = (struct config_reader){.name = name, .root = root};
+    *r = (struct config_reader){.name = name, .prefix = "", .root = root};
 }
 
 void config_reader_scope(struct config_reader *r, const struct json *object)
@@ -16,13 +16,10 @@ void config_reader_scope(struct config_reader *r, const struct json *object)
         r->scope[r->scopes++] = object;
 }
 
-void config_problem(struct config_reader *r, const char *id, const char *format, ...)
+static void add_problem(struct config_reader *r, const char *id, const char *format, va_list ap)
 {
     char line[300];
-    va_list ap;
-    va_start(ap, format);
     vsnprintf(line, sizeof line, format, ap);
-    va_end(ap);
     r->problems++;
     if (id)
         r->admission = true;
@@ -34,6 +31,33 @@ void config_problem(struct config_reader *r, const char *id, const char *format,
         r->used += (size_t)n;
         r->shown++;
     }
+}
+
+void config_problem(struct config_reader *r, const char *id, const char *format, ...)
+{
+    va_list ap;
+    va_start(ap, format);
+    add_problem(r, id, format, ap);
+    va_end(ap);
+}
+
+void config_rule(struct config_reader *r, const char *id, const char *format, ...)
+{
+    va_list ap;
+    if (r->unread)
+        return;
+    va_start(ap, format);
+    add_problem(r, id, format, ap);
+    va_end(ap);
+}
+
+bool config_missing(struct config_reader *r, const struct json *value, const char *id, const char *label)
+{
+    if (value)
+        return false;
+    config_problem(r, id, "field %s%s is missing", r->prefix, label);
+    r->unread = true;
+    return true;
 }
 
 qr_status config_verdict(const struct config_reader *r, qr_error *err)
@@ -75,7 +99,7 @@ bool config_same(const struct json *a, const struct json *b)
 const char *config_shown(const struct json *value, char room[64])
 {
     if (!value)
-        return "nothing";
+        return "missing";
     switch (value->kind) {
     case JSON_NULL: return "null";
     case JSON_BOOL: return value->boolean ? "true" : "false";
@@ -115,9 +139,12 @@ static bool int_in(struct config_reader *r, const struct json *v, const char *ke
                    int64_t *out)
 {
     char room[64];
+    if (config_missing(r, v, NULL, key))
+        return false;
     if (json_int64(v, out) && *out >= low && *out <= high)
         return true;
-    config_problem(r, NULL, "%s is %s, wanted an integer from %lld to %lld", key, config_shown(v, room),
+    r->unread = true;
+    config_problem(r, NULL, "%s%s is %s, wanted an integer from %lld to %lld", r->prefix, key, config_shown(v, room),
                    (long long)low, (long long)high);
     return false;
 }
@@ -154,11 +181,14 @@ bool config_double(struct config_reader *r, const char *key, const char *other, 
     char room[64];
     double value;
     const struct json *v = config_find(r, key, other);
+    if (config_missing(r, v, NULL, key))
+        return false;
     if (json_double(v, &value) && value >= low && value <= high) {
         *out = value;
         return true;
     }
-    config_problem(r, NULL, "%s is %s, wanted a number from %g to %g", key, config_shown(v, room), low, high);
+    config_problem(r, NULL, "%s%s is %s, wanted a number from %g to %g", r->prefix, key, config_shown(v, room), low,
+                   high);
     return false;
 }
 
@@ -184,7 +214,10 @@ bool config_int64s(struct config_reader *r, const char *key, const char *other, 
 {
     char shown[64];
     const struct json *v = config_find(r, key, other);
-    if (!v || v->kind != JSON_ARRAY) {
+    if (config_missing(r, v, NULL, key))
+        return false;
+    if (v->kind != JSON_ARRAY) {
+        r->unread = true;
         config_problem(r, NULL, "%s is %s, wanted a list of integers", key, config_shown(v, shown));
         return false;
     }
@@ -220,9 +253,9 @@ void config_must_be_text(struct config_reader *r, const struct json *value, cons
                          const char *wanted, bool required)
 {
     char room[64];
-    if ((!value && !required) || (value && json_equals(value, wanted)))
+    if (value ? json_equals(value, wanted) : !required || config_missing(r, value, id, label))
         return;
-    config_problem(r, id, "%s is %s, wanted \"%s\"", label, config_shown(value, room), wanted);
+    config_problem(r, id, "%s%s is %s, wanted \"%s\"", r->prefix, label, config_shown(value, room), wanted);
 }
 
 void config_must_be_int(struct config_reader *r, const struct json *value, const char *id, const char *label,
@@ -230,7 +263,7 @@ void config_must_be_int(struct config_reader *r, const struct json *value, const
 {
     char room[64];
     int64_t found;
-    if ((!value && !required) || (json_int64(value, &found) && found == wanted))
+    if (value ? json_int64(value, &found) && found == wanted : !required || config_missing(r, value, id, label))
         return;
     config_problem(r, id, "%s is %s, wanted %lld", label, config_shown(value, room), (long long)wanted);
 }

@@ -10,12 +10,14 @@ enum { CONFIG_SCOPES = 2 };
 
 struct config_reader {
     const char *name; /* of the file, for messages */
+    const char *prefix; /* "vision_config." before the names of its fields, or "" */
     const struct json *root;
     /* Where fields are looked for: every place counts, and all values found must agree. */
     const struct json *scope[CONFIG_SCOPES];
     int scopes;
     int problems, shown; /* shown: those that found room in `text` */
     bool admission; /* a rule with an admission id (runtime.md 11) is among the problems */
+    bool unread;    /* a field is missing or no value for it, so that rules between fields cannot be looked at */
     char text[800];
     size_t used;
 };
@@ -25,6 +27,10 @@ void config_reader_scope(struct config_reader *r, const struct json *object);
 /* Adds one problem; `id` is its admission id or NULL. Problems beyond the room are counted only. */
 void config_problem(struct config_reader *r, const char *id, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* The same for a rule between fields: says nothing once a field could not be read, which has been said. */
+void config_rule(struct config_reader *r, const char *id, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Whether `value` is NULL: then "field LABEL is missing" is said. */
+bool config_missing(struct config_reader *r, const struct json *value, const char *id, const char *label);
 /* QR_OK, or the verdict with all problems: QR_REFUSED where an admission rule is among them, else QR_BAD_CONFIG. */
 qr_status config_verdict(const struct config_reader *r, qr_error *err);
 

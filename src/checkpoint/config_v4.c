@@ -18,6 +18,8 @@ static void read_quantization(struct config_reader *r, struct qr_config *c)
         config_must_be_text(r, json_get(r->root, "scale_fmt"), NULL, "scale_fmt", "ue8m0", true);
         return;
     }
+    if (config_missing(r, q, NULL, "quantization_config"))
+        return;
     config_must_be_text(r, json_get(q, "quant_method"), NULL, "quantization_config.quant_method", "fp8", true);
     config_must_be_text(r, json_get(q, "fmt"), NULL, "quantization_config.fmt", "e4m3", false);
     config_must_be_text(r, json_get(q, "activation_scheme"), NULL, "quantization_config.activation_scheme", "dynamic",
@@ -53,23 +55,23 @@ static void read_schedule(struct config_reader *r, struct qr_config *c)
     int32_t layers = c->num_hidden_layers, predicted = 0, n = 0;
     bool dspark = has_dspark(r->root);
     config_int(r, "num_nextn_predict_layers", "n_mtp_layers", 0, QR_MAX_LAYERS - layers, &predicted);
-    config_int(r, "num_hash_layers", "n_hash_layers", 0, layers, &c->num_hash_layers);
+    config_int(r, "num_hash_layers", "n_hash_layers", 0, layers > 0 ? layers : QR_MAX_LAYERS, &c->num_hash_layers);
     if (!config_ints(r, "compress_ratios", NULL, 0, 1 << 16, QR_MAX_LAYERS, c->compress_ratios, &n))
         return;
     /* The DSpark releases state one predicted layer and store three stages: the list has an entry for each. */
     c->num_draft_layers = dspark ? n - layers : predicted;
     c->drafter = dspark ? QR_DRAFTER_DSPARK : predicted > 0 ? QR_DRAFTER_MTP : QR_DRAFTER_NONE;
     if (dspark ? c->num_draft_layers < 1 : n != layers + predicted)
-        config_problem(r, NULL,
-                       "compress_ratios has %d entries, wanted num_hidden_layers %d plus %s %d", (int)n, (int)layers,
-                       dspark ? "one for each draft stage, at least" : "num_nextn_predict_layers",
-                       dspark ? 1 : (int)predicted);
+        config_rule(r, NULL,
+                    "compress_ratios has %d entries, wanted num_hidden_layers %d plus %s %d", (int)n, (int)layers,
+                    dspark ? "one for each draft stage, at least" : "num_nextn_predict_layers",
+                    dspark ? 1 : (int)predicted);
     else if (!dspark && predicted > 1)
         config_problem(r, NULL, "num_nextn_predict_layers is %d, wanted 0 or 1", (int)predicted);
     for (int32_t i = layers; i < n; i++)
         if (c->compress_ratios[i] != 0)
-            config_problem(r, NULL, "compress_ratios[%d] of a draft layer is %d, wanted 0", (int)i,
-                           (int)c->compress_ratios[i]);
+            config_rule(r, NULL, "compress_ratios[%d] of a draft layer is %d, wanted 0", (int)i,
+                        (int)c->compress_ratios[i]);
 }
 
 static void check_multiple(struct config_reader *r, const char *what, int64_t value, int64_t of)

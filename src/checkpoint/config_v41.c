@@ -9,8 +9,8 @@ static void check_ascending(struct config_reader *r, const char *id, const char 
 {
     for (int32_t i = 1; i < n; i++)
         if (ids[i] <= ids[i - 1]) {
-            config_problem(r, id, "%s is not strictly ascending: %d stands before %d", key, (int)ids[i - 1],
-                           (int)ids[i]);
+            config_rule(r, id, "%s is not strictly ascending: %d stands before %d", key, (int)ids[i - 1],
+                        (int)ids[i]);
             return;
         }
 }
@@ -36,13 +36,18 @@ static int32_t owner_at(const int32_t *sources, int32_t n, int32_t layer)
 static void check_multiple(struct config_reader *r, const char *what, int64_t value, int64_t of)
 {
     if (value % of)
-        config_problem(r, NULL, "%s is %lld, wanted a multiple of %lld", what, (long long)value, (long long)of);
+        config_rule(r, NULL, "%s is %lld, wanted a multiple of %lld", what, (long long)value, (long long)of);
 }
 
 static void read_quantization(struct config_reader *r, struct qr_config *c)
 {
     const struct json *q = json_get(r->root, "quantization_config");
     const struct json *block = json_get(q, "weight_block_size");
+    c->fp8_block = 32;
+    c->expert_format = QR_EXPERT_FP4;
+    c->expert_format_stated = true;
+    if (config_missing(r, q, "E33", "quantization_config"))
+        return;
     config_must_be_text(r, json_get(q, "quant_method"), "E33", "quantization_config.quant_method", "fp8", true);
     config_must_be_text(r, json_get(q, "activation_scheme"), "E33", "quantization_config.activation_scheme", "dynamic",
                         true);
@@ -52,9 +57,6 @@ static void read_quantization(struct config_reader *r, struct qr_config *c)
         config_problem(r, "E33", "quantization_config.weight_block_size is no list of two, wanted [32, 32]");
     for (size_t i = 0; block && block->kind == JSON_ARRAY && block->count == 2 && i < 2; i++)
         config_must_be_int(r, json_at(block, i), "E33", "quantization_config.weight_block_size", 32, true);
-    c->fp8_block = 32;
-    c->expert_format = QR_EXPERT_FP4;
-    c->expert_format_stated = true;
 }
 
 static void read_topology(struct config_reader *r, struct qr_config *c)
@@ -64,10 +66,10 @@ static void read_topology(struct config_reader *r, struct qr_config *c)
     config_int(r, "num_nextn_predict_layers", "n_mtp_layers", 0, QR_MAX_LAYERS - layers, &c->num_draft_layers);
     if (config_ints(r, "compress_ratios", NULL, 0, 2, QR_MAX_LAYERS, c->compress_ratios, &n) &&
         n != layers + c->num_draft_layers)
-        config_problem(r, NULL,
-                       "compress_ratios has %d entries, wanted num_hidden_layers %d plus "
-                       "num_nextn_predict_layers %d",
-                       (int)n, (int)layers, (int)c->num_draft_layers);
+        config_rule(r, NULL,
+                    "compress_ratios has %d entries, wanted num_hidden_layers %d plus "
+                    "num_nextn_predict_layers %d",
+                    (int)n, (int)layers, (int)c->num_draft_layers);
     config_ints(r, "kv_source_layer_ids", "kv_source_layers", 0, last, QR_MAX_LAYERS, c->kv_source_layers,
                 &c->n_kv_sources);
     config_ints(r, "index_source_layer_ids", "index_source_layers", 0, last, QR_MAX_LAYERS, c->index_source_layers,
@@ -150,7 +152,7 @@ static void check_engram_rows(struct config_reader *r, const struct qr_config *c
 static void read_engram(struct config_reader *r, struct qr_config *c)
 {
     int32_t tables = 0;
-    int64_t last = c->num_hidden_layers > 0 ? c->num_hidden_layers - 1 : 0;
+    int64_t last = c->num_hidden_layers > 0 ? c->num_hidden_layers - 1 : QR_MAX_LAYERS - 1;
     config_ints(r, "engram_layer_ids", NULL, 0, last, QR_MAX_ENGRAM, c->engram_layers, &c->n_engram);
     if (c->n_engram == 0)
         return;
@@ -159,15 +161,15 @@ static void read_engram(struct config_reader *r, struct qr_config *c)
     if (config_int64s(r, "engram_num_embeddings", NULL, 1, (int64_t)1 << 40, QR_MAX_ENGRAM, c->engram_num_embeddings,
                       &tables) &&
         tables != c->n_engram)
-        config_problem(r, NULL, "engram_num_embeddings has %d entries, engram_layer_ids has %d", (int)tables,
-                       (int)c->n_engram);
+        config_rule(r, NULL, "engram_num_embeddings has %d entries, engram_layer_ids has %d", (int)tables,
+                    (int)c->n_engram);
     config_int(r, "engram_max_ngram_size", NULL, 2, QR_MAX_NGRAM, &c->engram_max_ngram);
     config_int64(r, "engram_vocab_size", NULL, 2, INT32_MAX, &c->engram_vocab_size);
     config_int(r, "engram_n_heads", NULL, 1, 64, &c->engram_n_heads);
     config_int(r, "engram_head_dim", NULL, 32, 1 << 16, &c->engram_head_dim);
-    config_int(r, "engram_pad_token_id", "engram_pad_id", 0, c->vocab_size > 0 ? c->vocab_size - 1 : 0,
+    config_int(r, "engram_pad_token_id", "engram_pad_id", 0, c->vocab_size > 0 ? c->vocab_size - 1 : INT32_MAX,
                &c->engram_pad_token_id);
-    config_int(r, "engram_compressed_vocab_size", NULL, 1, c->vocab_size > 0 ? c->vocab_size : 1,
+    config_int(r, "engram_compressed_vocab_size", NULL, 1, c->vocab_size > 0 ? c->vocab_size : INT32_MAX,
                &c->engram_compressed_vocab_size);
     check_multiple(r, "engram_head_dim", c->engram_head_dim, 32);
     if (r->problems == problems)
@@ -187,9 +189,9 @@ static void sort(int32_t *ids, int32_t n)
 /* Also the V4 releases with DSpark: their stages route like the backbone. */
 void config_dspark(struct config_reader *r, struct qr_config *c)
 {
-    int64_t last = c->num_hidden_layers > 0 ? c->num_hidden_layers - 1 : 0;
+    int64_t last = c->num_hidden_layers > 0 ? c->num_hidden_layers - 1 : QR_MAX_LAYERS - 1;
     config_int(r, "dspark_block_size", NULL, 1, 64, &c->dspark_block_size);
-    config_int(r, "dspark_noise_token_id", NULL, 0, c->vocab_size > 0 ? c->vocab_size - 1 : 0,
+    config_int(r, "dspark_noise_token_id", NULL, 0, c->vocab_size > 0 ? c->vocab_size - 1 : INT32_MAX,
                &c->dspark_noise_token_id);
     config_int(r, "dspark_markov_rank", NULL, 1, 1 << 16, &c->dspark_markov_rank);
     config_ints(r, "dspark_target_layer_ids", NULL, 0, last, QR_MAX_LAYERS, c->dspark_target_layers,
@@ -198,7 +200,7 @@ void config_dspark(struct config_reader *r, struct qr_config *c)
     sort(c->dspark_target_layers, c->n_dspark_targets);
     check_ascending(r, NULL, "dspark_target_layer_ids", c->dspark_target_layers, c->n_dspark_targets);
     if (c->n_dspark_targets == 0)
-        config_problem(r, NULL, "dspark_target_layer_ids is empty");
+        config_rule(r, NULL, "dspark_target_layer_ids is empty");
 }
 
 static void read_drafter(struct config_reader *r, struct qr_config *c)
@@ -210,8 +212,8 @@ static void read_drafter(struct config_reader *r, struct qr_config *c)
     config_int(r, "dspark_n_routed_experts", NULL, 1, 4096, &c->dspark_n_routed_experts);
     config_int(r, "dspark_num_experts_per_tok", "dspark_n_activated_experts", 1, 4096, &c->dspark_n_experts_per_tok);
     if (c->dspark_n_experts_per_tok > c->dspark_n_routed_experts)
-        config_problem(r, NULL, "dspark_num_experts_per_tok is %d, wanted at most dspark_n_routed_experts %d",
-                       (int)c->dspark_n_experts_per_tok, (int)c->dspark_n_routed_experts);
+        config_rule(r, NULL, "dspark_num_experts_per_tok is %d, wanted at most dspark_n_routed_experts %d",
+                    (int)c->dspark_n_experts_per_tok, (int)c->dspark_n_routed_experts);
 }
 
 static void read_vision(struct config_reader *r, struct qr_config *c)
@@ -221,9 +223,9 @@ static void read_vision(struct config_reader *r, struct qr_config *c)
         return;
     struct config_reader v = *r;
     v.scopes = 0;
+    v.prefix = "vision_config.";
     config_reader_scope(&v, vision);
-    config_must_be_text(&v, config_find(&v, "model_type", NULL), NULL, "vision_config.model_type",
-                        "deepseek_v41_vision", true);
+    config_must_be_text(&v, config_find(&v, "model_type", NULL), NULL, "model_type", "deepseek_v41_vision", true);
     config_int(&v, "num_hidden_layers", NULL, 1, 1024, &c->vision.num_hidden_layers);
     config_int(&v, "hidden_size", NULL, 1, 1 << 16, &c->vision.hidden_size);
     config_int(&v, "num_attention_heads", NULL, 1, 1 << 12, &c->vision.num_attention_heads);
@@ -236,10 +238,11 @@ static void read_vision(struct config_reader *r, struct qr_config *c)
     if (config_find(&v, "max_wh_ratio", NULL))
         config_double(&v, "max_wh_ratio", NULL, 1, 1e9, &c->vision.max_wh_ratio);
     if (c->vision.num_attention_heads > 0 && c->vision.hidden_size % (4 * c->vision.num_attention_heads))
-        config_problem(&v, NULL, "vision_config.hidden_size is %d, wanted a multiple of 4 * num_attention_heads %d",
-                       (int)c->vision.hidden_size, (int)c->vision.num_attention_heads);
+        config_rule(&v, NULL, "vision_config.hidden_size is %d, wanted a multiple of 4 * num_attention_heads %d",
+                    (int)c->vision.hidden_size, (int)c->vision.num_attention_heads);
     if (c->image_token_id < 0)
         config_problem(&v, NULL, "vision_config is given without image_token_id");
+    v.prefix = r->prefix;
     v.scopes = r->scopes;
     for (int i = 0; i < r->scopes; i++)
         v.scope[i] = r->scope[i];
@@ -251,12 +254,15 @@ void config_read_v41(struct config_reader *r, struct qr_config *c)
 {
     const struct json *text = json_get(r->root, "text_config");
     const struct json *dtype = json_get(r->root, "dtype");
+    char room[64];
     c->family = QR_FAMILY_V41;
     config_identity(r, "DeepseekV41ForCausalLM", "deepseek_v41");
     config_must_be_text(r, dtype ? dtype : json_get(r->root, "torch_dtype"), NULL, "dtype", "bfloat16", true);
     read_quantization(r, c);
-    if (!text || text->kind != JSON_OBJECT) {
-        config_problem(r, NULL, "text_config is missing");
+    if (config_missing(r, text, NULL, "text_config"))
+        return;
+    if (text->kind != JSON_OBJECT) {
+        config_problem(r, NULL, "text_config is %s, wanted an object", config_shown(text, room));
         return;
     }
     config_must_be_text(r, json_get(text, "model_type"), NULL, "text_config.model_type", "deepseek_v41_text", true);

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "checkpoint/config.h"
+#include "support/models.h"
 
 static char *text_of(const char *relative)
 {
@@ -178,7 +179,7 @@ static void every_rule_of_v41_is_enforced(void **state)
     expect_refused(t, "\"vocab_size\": 129280", "\"vocab_size\": 0", "vocab_size is 0");
     expect_refused(t, "\"hidden_size\": 5120", "\"hidden_size\": 5121", "hidden_size is 5121, wanted a multiple of 32");
     expect_refused(t, "\"hidden_size\": 5120", "\"hidden_size\": 5e3", "hidden_size is 5e3, wanted an integer");
-    expect_refused(t, "\"hidden_size\": 5120,", "", "hidden_size is nothing");
+    expect_refused(t, "\"hidden_size\": 5120,", "", "field hidden_size is missing");
     expect_refused(t, "2304", "2305", "moe_intermediate_size");
     expect_refused(t, "\"num_attention_heads\": 64", "\"num_attention_heads\": 60", "multiple of o_groups");
     expect_refused(t, "\"num_key_value_heads\": 1", "\"num_key_value_heads\": 8", "num_key_value_heads is 8");
@@ -253,6 +254,39 @@ static void every_rule_of_v4_is_enforced(void **state)
     qr_free(t);
 }
 
+/* What would follow from the field is not said again. */
+static void a_missing_field_is_named_once_and_nothing_else(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file, *text, *field;
+    } cases[] = {
+        {V41_FLASH, "\"num_hidden_layers\": 40,", "num_hidden_layers"},
+        {V41_FLASH, "\"vocab_size\": 129280,", "vocab_size"},
+        {V41_FLASH, "\"num_experts_per_tok\": 6,", "num_experts_per_tok"},
+        {V41_FLASH, "\"o_groups\": 8,", "o_groups"},
+        {V41_FLASH, "\"head_dim\": 512,", "head_dim"},
+        {V41_FLASH, "\"hc_mult\": 4,", "hc_mult"},
+        {V41_FLASH, "\"rope_theta\": 10000,", "rope_theta"},
+        {V41_FLASH, "\"patch_size\": 14,", "vision_config.patch_size"},
+        {V4_FLASH, "\"num_hidden_layers\": 43,", "num_hidden_layers"},
+        {V4_FLASH, "\"n_routed_experts\": 256,", "n_routed_experts"},
+        {V4_FLASH, "\"rope_scaling\"", "rope_scaling"},
+        {V4_FLASH, "\"quantization_config\"", "quantization_config"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct qr_config c;
+        qr_error err = {0};
+        char wanted[100], *text = text_of(cases[i].file);
+        char *bad = edited(text, cases[i].text, strchr(cases[i].text, ',') ? "" : "\"of_no_name\"");
+        snprintf(wanted, sizeof wanted, "config.json: field %s is missing", cases[i].field);
+        assert_int_equal(config_parse(bad, strlen(bad), "config.json", &c, &err), QR_BAD_CONFIG);
+        assert_string_equal(err.message, wanted);
+        qr_free(text);
+        qr_free(bad);
+    }
+}
+
 static void all_violated_rules_stand_in_one_message(void **state)
 {
     (void)state;
@@ -322,6 +356,7 @@ int main(void)
         cmocka_unit_test(sizes_of_a_pool_that_nobody_makes_are_not_looked_at),
         cmocka_unit_test(every_rule_of_v41_is_enforced),
         cmocka_unit_test(every_rule_of_v4_is_enforced),
+        cmocka_unit_test(a_missing_field_is_named_once_and_nothing_else),
         cmocka_unit_test(all_violated_rules_stand_in_one_message),
         cmocka_unit_test(a_file_of_many_problems_says_how_many_are_left_out),
         cmocka_unit_test(what_is_no_config_is_refused),
