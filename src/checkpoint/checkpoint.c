@@ -137,6 +137,41 @@ qr_status checkpoint_survey(const char *dir, void (*refused)(void *user, int32_t
     return open_folder(dir, &(struct survey){refused, user}, out, err);
 }
 
+static qr_status add_views(struct checkpoint *ck, const struct tensor_view *views, int64_t count, qr_error *err)
+{
+    for (int64_t i = 0; i < count; i++) {
+        bool fresh;
+        int64_t at = tensor_table_intern(&ck->table, views[i].name, strlen(views[i].name), &fresh);
+        if (at < 0)
+            return qr_fail(err, QR_NO_MEMORY, "%s: no memory for %lld tensors", ck->dir, (long long)count);
+        if (!fresh)
+            return qr_fail(err, QR_BAD_FILE, "%s: tensor %s is there twice", ck->dir, views[i].name);
+        const char *name = ck->table.views[at].name;
+        ck->table.views[at] = views[i];
+        ck->table.views[at].name = name;
+        ck->table.views[at].shard = 0;
+    }
+    return QR_OK;
+}
+
+qr_status checkpoint_over(const char *path, const struct tensor_view *views, int64_t count, struct checkpoint **out,
+                          qr_error *err)
+{
+    *out = NULL;
+    struct checkpoint *ck = qr_calloc(1, sizeof *ck);
+    if (!ck)
+        return qr_fail(err, QR_NO_MEMORY, "%s: no memory to open it", path);
+    tensor_table_init(&ck->table);
+    ck->dir = qr_strdup(path);
+    qr_status st = ck->dir ? add_views(ck, views, count, err) : qr_fail(err, QR_NO_MEMORY, "%s: no memory to open it", path);
+    if (st != QR_OK) {
+        checkpoint_close(ck);
+        return st;
+    }
+    *out = ck;
+    return QR_OK;
+}
+
 void checkpoint_close(struct checkpoint *ck)
 {
     if (!ck)
@@ -154,7 +189,7 @@ const char *checkpoint_path(const struct checkpoint *ck) { return ck->dir; }
 
 int64_t checkpoint_shards(const struct checkpoint *ck) { return (int64_t)ck->names.count; }
 
-const char *checkpoint_shard_path(const struct checkpoint *ck, int32_t shard) { return ck->files[shard].path; }
+const char *checkpoint_shard_path(const struct checkpoint *ck, int32_t shard) { return ck->files ? ck->files[shard].path : ck->dir; }
 
 int64_t checkpoint_count(const struct checkpoint *ck) { return (int64_t)ck->table.count; }
 

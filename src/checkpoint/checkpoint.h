@@ -14,6 +14,10 @@ struct checkpoint;
  * than mapped, or that the index does not list. A listed tensor that no shard holds is left to checkpoint_expect.
  * Free with checkpoint_close. */
 qr_status checkpoint_open(const char *dir, struct checkpoint **out, qr_error *err);
+/* The same of tensors that someone else holds: `views` (their names, shapes and data too) must outlive it. `path` stands
+ * in messages. Refuses a name that comes twice. */
+qr_status checkpoint_over(const char *path, const struct tensor_view *views, int64_t count, struct checkpoint **out,
+                          qr_error *err);
 void checkpoint_close(struct checkpoint *ck);
 
 /* As checkpoint_open, for a look at a folder that may be broken: a shard that is refused is told to `refused`, and passed
@@ -23,7 +27,7 @@ qr_status checkpoint_survey(const char *dir, void (*refused)(void *user, int32_t
 
 const char *checkpoint_path(const struct checkpoint *ck);
 int64_t checkpoint_shards(const struct checkpoint *ck);
-/* The path of a shard's file. */
+/* The path of a shard's file (of all, where tensors are someone else's). */
 const char *checkpoint_shard_path(const struct checkpoint *ck, int32_t shard);
 
 /* Every name of the index (or the single file), listed-but-absent ones included (dtype DTYPE_COUNT), in its order. */

@@ -16,7 +16,8 @@ void enter_layer(struct pass *p, int32_t index)
     p->w = &p->weights->layer[index];
     p->rows = &p->args->rows->layer[index];
     p->rope = (struct rope_spec){
-        .frequencies = p->frequencies[p->layer->rope], .dim = p->config->rope_head_dim, .bf16_tables = p->w8a8};
+        .frequencies = p->frequencies[p->layer->rope], .dim = p->config->rope_head_dim, .bf16_tables = p->w8a8,
+        .turns = p->turns};
 }
 
 qr_status observe(struct pass *p, enum model_point point, qr_error *err)
@@ -202,13 +203,20 @@ qr_status moe(struct pass *p, bool normalise, float denominator_eps, qr_error *e
              .scaling = c->routed_scaling_factor, .denominator_eps = denominator_eps, .idx = ws->expert_idx,
              .weight = ws->expert_weight));
     TRY(observe(p, POINT_ROUTED, err));
-    TRY(experts(p, &p->w->routed, ws->expert_idx, ws->expert_weight, ws->routed, err));
+    TRY(p->routed ? p->routed(p->routed_user, p, err)
+                  : experts(p, &p->w->routed, ws->expert_idx, ws->expert_weight, ws->routed, err));
     TRY(experts(p, &p->w->shared, NULL, NULL, ws->shared, err));
     return CALL(combine, .rows = p->rows->query, .idx = ws->expert_idx, .active = active, .hidden = c->hidden_size,
                 .routed = ws->routed, .shared = ws->shared, .w8a8 = p->w8a8, .out = ws->y);
 }
 
 /* ---- end of the pass ---- */
+
+qr_status hidden(struct pass *p, struct row_list rows, const float *pre, const void *norm_weight, qr_error *err)
+{
+    return CALL(collapse, .rows = rows, .x = p->ws->streams, .pre = pre, .norm = norm_weight,
+                .norm_eps = p->config->rms_norm_eps, .normed = p->ws->x, .quantized = none);
+}
 
 qr_status head(struct pass *p, const float *pre, const void *norm_weight, qr_error *err)
 {
@@ -219,8 +227,7 @@ qr_status head(struct pass *p, const float *pre, const void *norm_weight, qr_err
     if (wanted.count == 0)
         return QR_OK;
 
-    TRY(CALL(collapse, .rows = wanted, .x = ws->streams, .pre = pre, .norm = norm_weight,
-             .norm_eps = p->config->rms_norm_eps, .normed = ws->x, .quantized = none));
+    TRY(hidden(p, wanted, pre, norm_weight, err));
     TRY(CALL(gather, .rows = wanted, .in = ws->x, .out = ws->final));
     TRY(linear(p, gathered, ws->final, p->weights->head, logits, err));
     return observe(p, POINT_LOGITS, err);

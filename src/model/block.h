@@ -17,6 +17,13 @@ struct pass {
     const struct step *step;
     bool w8a8;       /* the arithmetic profile */
     bool plain_keys; /* model_limits */
+    /* Rotary tables of the caller's own, by step row (ops.h `turns`): at the row's position, and at the first position of
+     * its group. NULL: computed. */
+    const float *turns, *group_turns;
+    /* Runs the routed experts elsewhere: from ws->xq, ws->expert_idx and ws->expert_weight to ws->routed, of the query
+     * rows. NULL: here. */
+    qr_status (*routed)(void *user, struct pass *p, qr_error *err);
+    void *routed_user;
 
     /* of the layer in progress */
     int32_t index;
@@ -79,16 +86,25 @@ qr_status moe(struct pass *p, bool normalise, float denominator_eps, qr_error *e
 
 /* ---- end of the pass ---- */
 
+/* `rows` from streams collapsed by `pre` and normed, in ws->x: what the head reads. */
+qr_status hidden(struct pass *p, struct row_list rows, const float *pre, const void *norm_weight, qr_error *err);
 /* The norm and the head on the rows whose logits are wanted, from streams collapsed by `pre`. */
 qr_status head(struct pass *p, const float *pre, const void *norm_weight, qr_error *err);
 
-/* The forward passes of the families, and a layer of V4 alone: streams to streams. */
+/* The forward passes of the families; of V4 also what leads to its head, and a layer and its halves: streams to streams. */
 qr_status v41_forward(struct pass *p, qr_error *err);
 qr_status v4_forward(struct pass *p, qr_error *err);
+qr_status v4_backbone(struct pass *p, qr_error *err);
 qr_status v4_block(struct pass *p, qr_error *err);
+qr_status v4_attention_block(struct pass *p, qr_error *err);
+qr_status v4_ffn_block(struct pass *p, qr_error *err);
+/* What the head of V4 reads, of those rows: in ws->x. */
+qr_status v4_hidden(struct pass *p, const struct head_weights *w, struct row_list rows, qr_error *err);
 /* The collapse before a head of V4 (v4-model.md 3.5), then the head. */
 qr_status v4_head(struct pass *p, const struct head_weights *w, qr_error *err);
 /* The MTP layer of V4 (v4-model.md 6.3); p->args are the draft's step, rows, cache and observer. */
 qr_status mtp_forward(struct pass *p, const struct model_draft *d, qr_error *err);
+/* The same up to its head; leaves the pass on `ws`, a copy of its workspace whose streams are the draft's. */
+qr_status mtp_streams(struct pass *p, const struct model_draft *d, struct workspace *ws, qr_error *err);
 
 #endif

@@ -75,7 +75,8 @@ static qr_status open_parts(struct model *m, const struct checkpoint *ck, qr_err
     TRY(check_names(ck, m->plan, err));
     TRY(rope_frequencies(c, ROPE_MAIN, m->frequencies[ROPE_MAIN], err));
     TRY(rope_frequencies(c, ROPE_COMPRESS, m->frequencies[ROPE_COMPRESS], err));
-    TRY(weights_open(ck, m->plan, m->limits.max_draft_rows > 0, m->backend, &m->weights, err));
+    TRY(weights_open(ck, m->plan, WEIGHTS_BACKBONE | (m->limits.max_draft_rows > 0 ? WEIGHTS_DRAFTER : 0), m->backend,
+                     &m->weights, err));
     return make_workspace(m, err);
 }
 

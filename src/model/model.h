@@ -40,6 +40,8 @@ enum model_point {
     POINT_SELECTED,     /* the layer's own `selected` and `candidates` are made (`query` rows) */
     POINT_ROUTED,       /* `expert_idx` and `expert_weight` are made (`query` rows) */
     POINT_BLOCK_OUTPUT, /* streams and pre leave the layer (`query` rows) */
+    POINT_COMPRESSOR_INPUTS, /* `compress_values` and `compress_scores` are made (`compress` rows); V4 */
+    POINT_INDEX_INPUTS,      /* the same of the indexer's compressor */
     POINT_LOGITS /* `final` and `logits` are made; layer is -1 behind the backbone, the drafter's behind a draft pass */
 };
 

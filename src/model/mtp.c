@@ -58,18 +58,23 @@ static qr_status project_streams(struct pass *p, qr_error *err)
                 .parts = streams, .out = ws->draft_hp);
 }
 
-qr_status mtp_forward(struct pass *p, const struct model_draft *d, qr_error *err)
+qr_status mtp_streams(struct pass *p, const struct model_draft *d, struct workspace *ws, qr_error *err)
 {
-    struct workspace ws = *p->ws;
-
+    *ws = *p->ws;
     enter_layer(p, p->plan->layers);
     TRY(gather_streams(p, d, err));
     TRY(project_token(p, err));
     TRY(project_streams(p, err));
-    TRY(CALL(stream_add, .rows = p->rows->input, .e = ws.draft_ep, .h = ws.draft_hp, .out = ws.draft_streams));
+    TRY(CALL(stream_add, .rows = p->rows->input, .e = ws->draft_ep, .h = ws->draft_hp, .out = ws->draft_streams));
 
-    ws.streams = ws.draft_streams; /* those of the backbone stay as they are */
-    p->ws = &ws;
-    TRY(v4_block(p, err));
+    ws->streams = ws->draft_streams; /* those of the backbone stay as they are */
+    p->ws = ws;
+    return v4_block(p, err);
+}
+
+qr_status mtp_forward(struct pass *p, const struct model_draft *d, qr_error *err)
+{
+    struct workspace ws;
+    TRY(mtp_streams(p, d, &ws, err));
     return v4_head(p, &p->weights->mtp.head, err);
 }

@@ -15,7 +15,7 @@ static struct activation plain_f32(float *memory, int32_t cols)
  * completes into `out`, and keeps what later groups will need. An overlapping group of four pools eight tokens, each
  * with the half of its channels that belongs to it. */
 static qr_status pool_groups(struct pass *p, const struct compressor_weights *w, struct ring_plane tail,
-                             struct activation out, qr_error *err)
+                             struct activation out, enum model_point inputs, qr_error *err)
 {
     const struct workspace *ws = p->ws;
     int32_t cols = (p->layer->compressor == COMPRESSOR_OVERLAP ? 2 : 1) * out.cols;
@@ -25,6 +25,7 @@ static qr_status pool_groups(struct pass *p, const struct compressor_weights *w,
     TRY(linear(p, rows, ws->x, w->wgate, plain_f32(ws->compress_scores, cols), err));
     TRY(CALL(position_bias, .rows = rows, .step = p->step, .ape = w->ape, .ratio = p->layer->ratio, .cols = cols,
              .scores = ws->compress_scores));
+    TRY(observe(p, inputs, err));
     TRY(CALL(compress, .rows = p->rows->emit, .step = p->step, .from = p->rows->compress_from,
              .kind = p->layer->compressor, .ratio = p->layer->ratio, .width = out.cols, .values = ws->compress_values,
              .scores = ws->compress_scores, .tail = tail, .out = out));
@@ -43,13 +44,21 @@ static struct ring_plane tail_of(const struct pass *p, bool index)
     return tail;
 }
 
+/* A group's row turns as its first token. */
+static struct rope_spec group_rope(const struct pass *p)
+{
+    struct rope_spec rope = p->rope;
+    rope.turns = p->group_turns;
+    return rope;
+}
+
 /* 5.7: the layer's compressed rows: key and value of a group of tokens, stored at the position of its first. */
 static qr_status compressor(struct pass *p, qr_error *err)
 {
     const struct workspace *ws = p->ws;
-    TRY(pool_groups(p, &p->w->compressor, tail_of(p, false), ws->pooled, err));
+    TRY(pool_groups(p, &p->w->compressor, tail_of(p, false), ws->pooled, POINT_COMPRESSOR_INPUTS, err));
     return CALL(row_write, .rows = p->rows->emit, .step = p->step, .ratio = p->layer->ratio, .in = ws->pooled,
-                .norm = p->w->compressor.norm, .eps = p->config->rms_norm_eps, .rope = p->rope, .grid = key_grid(p),
+                .norm = p->w->compressor.norm, .eps = p->config->rms_norm_eps, .rope = group_rope(p), .grid = key_grid(p),
                 .plane = main_plane(p));
 }
 
@@ -57,10 +66,10 @@ static qr_status compressor(struct pass *p, qr_error *err)
 static qr_status index_keys(struct pass *p, qr_error *err)
 {
     const struct workspace *ws = p->ws;
-    TRY(pool_groups(p, &p->w->indexer.keys, tail_of(p, true), ws->ik, err));
+    TRY(pool_groups(p, &p->w->indexer.keys, tail_of(p, true), ws->ik, POINT_INDEX_INPUTS, err));
     return CALL(row_write, .rows = p->rows->emit, .step = p->step, .ratio = p->layer->ratio, .in = ws->ik,
-                .norm = p->w->indexer.keys.norm, .eps = p->config->rms_norm_eps, .rope = p->rope, .hadamard = true,
-                .grid = p->w8a8 ? GRID_INT8 : GRID_FP4_E8M0, .plane = index_plane(p));
+                .norm = p->w->indexer.keys.norm, .eps = p->config->rms_norm_eps, .rope = group_rope(p),
+                .hadamard = true, .grid = p->w8a8 ? GRID_INT8 : GRID_FP4_E8M0, .plane = index_plane(p));
 }
 
 /* 5.6: which compressed rows a query attends: the best of those visible to it, by score. */
@@ -100,41 +109,63 @@ static qr_status attention(struct pass *p, qr_error *err)
     return attention_output(p, err);
 }
 
-/* 3.5 */
+/* 3.5, and its two halves. */
+qr_status v4_attention_block(struct pass *p, qr_error *err)
+{
+    TRY(mix(p, p->rows->input, &p->w->attn_mix, p->ws->pre, err));
+    TRY(collapse(p, p->rows->input, p->ws->pre, p->w->attn_norm, err));
+    TRY(attention(p, err));
+    return expand(p, err);
+}
+
+qr_status v4_ffn_block(struct pass *p, qr_error *err)
+{
+    TRY(mix(p, p->rows->query, &p->w->ffn_mix, p->ws->pre, err));
+    TRY(collapse_ffn(p, p->ws->pre, p->w->ffn_norm, err));
+    TRY(moe(p, true, 0, err));
+    return expand(p, err);
+}
+
 qr_status v4_block(struct pass *p, qr_error *err)
 {
-    const struct workspace *ws = p->ws;
-    const struct layer_rows *rows = p->rows;
-
     TRY(observe(p, POINT_BLOCK_INPUT, err));
-    TRY(mix(p, rows->input, &p->w->attn_mix, ws->pre, err));
-    TRY(collapse(p, rows->input, ws->pre, p->w->attn_norm, err));
-    TRY(attention(p, err));
-    TRY(expand(p, err));
-
-    TRY(mix(p, rows->query, &p->w->ffn_mix, ws->pre, err));
-    TRY(collapse_ffn(p, ws->pre, p->w->ffn_norm, err));
-    TRY(moe(p, true, 0, err));
-    TRY(expand(p, err));
+    TRY(v4_attention_block(p, err));
+    TRY(v4_ffn_block(p, err));
     return observe(p, POINT_BLOCK_OUTPUT, err);
+}
+
+static qr_status head_mix(struct pass *p, const struct head_weights *w, struct row_list rows, qr_error *err)
+{
+    const struct qr_config *c = p->config;
+    return CALL(mhc_mix, .rows = rows, .x = p->ws->streams, .fn = w->mix.fn, .base = w->mix.base,
+                .scale = w->mix.scale, .norm_eps = c->rms_norm_eps, .hc_eps = c->hc_eps, .head_only = true,
+                .pre = p->ws->pre);
+}
+
+qr_status v4_hidden(struct pass *p, const struct head_weights *w, struct row_list rows, qr_error *err)
+{
+    TRY(head_mix(p, w, rows, err));
+    return hidden(p, rows, p->ws->pre, w->norm, err);
 }
 
 qr_status v4_head(struct pass *p, const struct head_weights *w, qr_error *err)
 {
-    const struct qr_config *c = p->config;
-    const struct workspace *ws = p->ws;
-    TRY(CALL(mhc_mix, .rows = p->args->rows->logits, .x = ws->streams, .fn = w->mix.fn, .base = w->mix.base,
-             .scale = w->mix.scale, .norm_eps = c->rms_norm_eps, .hc_eps = c->hc_eps, .head_only = true,
-             .pre = ws->pre));
-    return head(p, ws->pre, w->norm, err);
+    TRY(head_mix(p, w, p->args->rows->logits, err));
+    return head(p, p->ws->pre, w->norm, err);
 }
 
-qr_status v4_forward(struct pass *p, qr_error *err)
+qr_status v4_backbone(struct pass *p, qr_error *err)
 {
     TRY(embed(p, err));
     for (int32_t i = 0; i < p->plan->layers; i++) {
         enter_layer(p, i);
         TRY(v4_block(p, err));
     }
+    return QR_OK;
+}
+
+qr_status v4_forward(struct pass *p, qr_error *err)
+{
+    TRY(v4_backbone(p, err));
     return v4_head(p, &p->weights->final, err);
 }

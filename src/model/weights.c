@@ -117,7 +117,7 @@ static qr_status load_mix(struct loader *l, const char *part, struct mix_weights
     return vector(l, name, &out->scale, err);
 }
 
-static qr_status load_attention(struct loader *l, struct layer_weights *out, qr_error *err)
+static qr_status load_projections(struct loader *l, struct layer_weights *out, qr_error *err)
 {
     TRY(vector(l, "attn_norm.weight", &out->attn_norm, err));
     TRY(vector(l, "attn.q_norm.weight", &out->q_norm, err));
@@ -223,19 +223,23 @@ static qr_status load_router(struct loader *l, const struct layer_plan *layer, s
     return l->plan->config.family == QR_FAMILY_V41 ? vector(l, "ffn.gate.bias_vl", &out->gate_bias_image, err) : QR_OK;
 }
 
-static qr_status load_layer(struct loader *l, const struct layer_plan *layer, struct layer_weights *out, qr_error *err)
+static qr_status load_attention(struct loader *l, const struct layer_plan *layer, struct layer_weights *out,
+                                qr_error *err)
 {
     TRY(load_mix(l, "attn", &out->attn_mix, err));
-    TRY(load_mix(l, "ffn", &out->ffn_mix, err));
-    TRY(load_attention(l, out, err));
+    TRY(load_projections(l, out, err));
     if (layer->owns_rows) {
         TRY(load_compressor(l, "attn.compressor.", layer->compressor, &out->compressor, err));
         TRY(load_index_keys(l, layer, out, err));
     }
     if (layer->owns_index)
         TRY(load_indexer(l, out, err));
-    if (layer->engram >= 0)
-        TRY(load_engram(l, out, err));
+    return layer->engram >= 0 ? load_engram(l, out, err) : QR_OK;
+}
+
+static qr_status load_ffn(struct loader *l, const struct layer_plan *layer, struct layer_weights *out, qr_error *err)
+{
+    TRY(load_mix(l, "ffn", &out->ffn_mix, err));
     TRY(vector(l, "ffn_norm.weight", &out->ffn_norm, err));
     TRY(load_router(l, layer, out, err));
     TRY(load_experts(l, "ffn.experts.%d.", layer->n_experts, &out->routed, err));
@@ -278,27 +282,34 @@ static qr_status load_mtp(struct loader *l, qr_error *err)
     struct mtp_weights *out = &l->w->mtp;
     int32_t index = l->plan->layers;
     snprintf(l->prefix, sizeof l->prefix, "mtp.0.");
-    TRY(load_layer(l, &l->plan->layer[index], &l->w->layer[index], err));
+    TRY(load_attention(l, &l->plan->layer[index], &l->w->layer[index], err));
+    TRY(load_ffn(l, &l->plan->layer[index], &l->w->layer[index], err));
     TRY(load_projection(l, "e", &out->e_proj, &out->e_plain, &out->e_norm, &out->e_smooth, err));
     TRY(load_projection(l, "h", &out->h_proj, &out->h_plain, &out->h_norm, &out->h_smooth, err));
     return load_head(l, &out->head, err);
 }
 
-static qr_status load_all(struct loader *l, bool drafter, qr_error *err)
+static qr_status load_parts(struct loader *l, unsigned parts, qr_error *err)
 {
     struct weights *w = l->w;
-    TRY(matrix(l, "embed.weight", &w->embed, err));
-    TRY(matrix(l, "head.weight", &w->head, err));
-    TRY(load_head(l, &w->final, err));
+    if (parts & WEIGHTS_EMBED)
+        TRY(matrix(l, "embed.weight", &w->embed, err));
+    if (parts & WEIGHTS_HEAD)
+        TRY(matrix(l, "head.weight", &w->head, err));
+    if (parts & WEIGHTS_FINAL)
+        TRY(load_head(l, &w->final, err));
     for (int32_t i = 0; i < l->plan->layers; i++) {
         snprintf(l->prefix, sizeof l->prefix, "layers.%d.", i);
-        TRY(load_layer(l, &l->plan->layer[i], &w->layer[i], err));
+        if (parts & WEIGHTS_ATTENTION)
+            TRY(load_attention(l, &l->plan->layer[i], &w->layer[i], err));
+        if (parts & WEIGHTS_EXPERTS)
+            TRY(load_ffn(l, &l->plan->layer[i], &w->layer[i], err));
     }
-    return drafter ? load_mtp(l, err) : QR_OK;
+    return parts & WEIGHTS_DRAFTER ? load_mtp(l, err) : QR_OK;
 }
 
 /* Conversions to INT8 use every core while the model is opened. */
-static qr_status open_with_pool(struct loader *l, const struct checkpoint *ck, bool drafter, qr_error *err)
+static qr_status open_with_pool(struct loader *l, const struct checkpoint *ck, unsigned parts, qr_error *err)
 {
     struct worker_pool *pool = NULL;
     qr_status st = l->plan->profile == QR_PROFILE_W8A8 ? pool_open(0, &pool, err) : QR_OK;
@@ -306,12 +317,12 @@ static qr_status open_with_pool(struct loader *l, const struct checkpoint *ck, b
         st = tensors_open(ck, l->plan, pool, &l->w->tensors, err);
     l->tensors = l->w->tensors;
     if (st == QR_OK)
-        st = load_all(l, drafter, err);
+        st = load_parts(l, parts, err);
     pool_close(pool);
     return st;
 }
 
-qr_status weights_open(const struct checkpoint *ck, const struct model_plan *plan, bool drafter,
+qr_status weights_open(const struct checkpoint *ck, const struct model_plan *plan, unsigned parts,
                        struct backend *backend, struct weights *out, qr_error *err)
 {
     struct loader l = {.plan = plan, .w = out};
@@ -319,7 +330,7 @@ qr_status weights_open(const struct checkpoint *ck, const struct model_plan *pla
     out->backend = backend;
     arena_init(&out->arena, 0);
 
-    qr_status st = open_with_pool(&l, ck, drafter, err);
+    qr_status st = open_with_pool(&l, ck, parts, err);
     if (st == QR_OK)
         st = backend->fence(backend, err);
     if (st != QR_OK)

@@ -82,10 +82,21 @@ struct weights {
     struct arena arena;
 };
 
-/* Prepares every tensor of the backbone, and of the MTP layer when `drafter`. `ck` must outlive the weights: a backend
+/* What is opened. */
+enum weight_part {
+    WEIGHTS_EMBED = 1,
+    WEIGHTS_HEAD = 2,       /* the head's matrix */
+    WEIGHTS_FINAL = 4,      /* what leads to it */
+    WEIGHTS_ATTENTION = 8,  /* the attention sub-blocks of the backbone's layers */
+    WEIGHTS_EXPERTS = 16,   /* their FFN sub-blocks */
+    WEIGHTS_BACKBONE = 31,  /* all of these */
+    WEIGHTS_DRAFTER = 32    /* the MTP layer */
+};
+
+/* Prepares the tensors of `parts` (enum weight_part); what belongs to no part stays zero. `ck` must outlive the weights: a backend
  * may use them where they lie. A scale of 255, a missing tensor, one of another shape, or a hash table with an expert
  * that does not exist or stands twice in a row (v4-model.md 9.5) is refused, naming it. */
-qr_status weights_open(const struct checkpoint *ck, const struct model_plan *plan, bool drafter,
+qr_status weights_open(const struct checkpoint *ck, const struct model_plan *plan, unsigned parts,
                        struct backend *backend, struct weights *out, qr_error *err);
 /* Takes half-made weights and zeroed ones. */
 void weights_close(struct weights *w);

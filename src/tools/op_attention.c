@@ -385,8 +385,8 @@ static const struct op_array prefill_out[] = {ARRAY("attn_out", ARRAY_BF16, "T D
 #define ROWS "129*T"
 
 const struct op_harness op_attention_harnesses[] = {
-    {"decode_sparse_attn_swa", 11, "attention over the window, output projection", NEEDS, decode_in, decode_out, ROWS, NULL, run_decode},
-    {"decode_sparse_attn_hca", 12, "attention over window and all compressed rows", NEEDS, decode_in, decode_out, ROWS, NULL, run_decode},
-    {"decode_sparse_attn_csa", 13, "attention over window and selected rows", NEEDS, decode_in, decode_out, ROWS, NULL, run_decode},
-    {"prefill_sparse_attn", 28, "attention of a prefill tile", NEEDS, prefill_in, prefill_out, ROWS, NULL, run_prefill},
+    {"decode_sparse_attn_swa", 11, "attention over the window, output projection", NEEDS, decode_in, decode_out, ROWS, NULL, run_decode, NULL},
+    {"decode_sparse_attn_hca", 12, "attention over window and all compressed rows", NEEDS, decode_in, decode_out, ROWS, NULL, run_decode, NULL},
+    {"decode_sparse_attn_csa", 13, "attention over window and selected rows", NEEDS, decode_in, decode_out, ROWS, NULL, run_decode, NULL},
+    {"prefill_sparse_attn", 28, "attention of a prefill tile", NEEDS, prefill_in, prefill_out, ROWS, NULL, run_prefill, NULL},
     {0}};

@@ -402,12 +402,12 @@ static const struct op_array prefill_index_out[] = {
 #define NEEDS "ratio qk_rope_head_dim rms_norm_eps"
 
 const struct op_harness op_compressor_harnesses[] = {
-    {"decode_compressor_ratio4", 7, "overlapping compressor over a paged state", NEEDS, decode_in, decode_out, "2*B", cache_pages, run_decode},
-    {"decode_compressor_ratio128", 8, "plain compressor over a paged state", NEEDS, decode_in, decode_out, "2*B", cache_pages, run_decode},
+    {"decode_compressor_ratio4", 7, "overlapping compressor over a paged state", NEEDS, decode_in, decode_out, "2*B", cache_pages, run_decode, NULL},
+    {"decode_compressor_ratio128", 8, "plain compressor over a paged state", NEEDS, decode_in, decode_out, "2*B", cache_pages, run_decode, NULL},
     {"decode_indexer_compressor", 9, "the indexer's compressor over a paged state", NEEDS, decode_index_in, decode_index_out, "2*B",
-     cache_pages, run_decode},
-    {"prefill_compressor_ratio4", 29, "overlapping compressor from position 0", NEEDS, prefill_in, prefill_out, "T", prefill_sizes, run_prefill},
-    {"prefill_compressor_ratio128", 30, "plain compressor from position 0", NEEDS, prefill_in, prefill_out, "T", prefill_sizes, run_prefill},
+     cache_pages, run_decode, NULL},
+    {"prefill_compressor_ratio4", 29, "overlapping compressor from position 0", NEEDS, prefill_in, prefill_out, "T", prefill_sizes, run_prefill, NULL},
+    {"prefill_compressor_ratio128", 30, "plain compressor from position 0", NEEDS, prefill_in, prefill_out, "T", prefill_sizes, run_prefill, NULL},
     {"prefill_indexer_compressor", 31, "the indexer's compressor from position 0", NEEDS, prefill_index_in, prefill_index_out, "T",
-     prefill_sizes, run_prefill},
+     prefill_sizes, run_prefill, NULL},
     {0}};

@@ -26,6 +26,15 @@ static void bind(struct op_dims *d, const char *name, size_t length, int64_t val
 
 void dims_bind(struct op_dims *d, const char *name, int64_t value) { bind(d, name, strlen(name), value); }
 
+void dims_set(struct op_dims *d, const char *name, int64_t value)
+{
+    int32_t i = find(d, name, strlen(name));
+    if (i < 0)
+        dims_bind(d, name, value);
+    else
+        d->items[i].value = value;
+}
+
 bool dims_has(const struct op_dims *d, const char *name) { return find(d, name, strlen(name)) >= 0; }
 
 /* A number, name, product or quotient; false when a name is free. */

@@ -5,7 +5,7 @@
 
 #include "base/status.h"
 
-enum { DIMS_MAX = 48 };
+enum { DIMS_MAX = 96 };
 
 /* Zero-initialise. */
 struct op_dims {
@@ -19,6 +19,8 @@ struct op_dims {
 
 /* Binds a name that is free; one that is bound already keeps its value. */
 void dims_bind(struct op_dims *d, const char *name, int64_t value);
+/* Gives a name a value, bound or not. */
+void dims_set(struct op_dims *d, const char *name, int64_t value);
 /* Whether a name is bound. */
 bool dims_has(const struct op_dims *d, const char *name);
 /* The value of a word; 0 when a name of it is free. */

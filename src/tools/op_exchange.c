@@ -268,10 +268,10 @@ static const struct op_array layer_out[] = {ARRAY("x_next", ARRAY_F32, "ep T M D
 
 const struct op_harness op_exchange_harnesses[] = {
     {"dispatch_combine", 20, "routed rows to the ranks of their experts and back", "n_routed_experts", exchange_in, exchange_out,
-     "ep*T", exchange_sizes, run_dispatch_combine},
+     "ep*T", exchange_sizes, run_dispatch_combine, NULL},
     {"moe", 20, "a MoE layer from its normed rows; --ranks N splits rows and experts", "swiglu_limit num_experts_per_tok", moe_in,
-     moe_out, "8*T*K", NULL, run_reference_moe},
-    {"decode_moe", 20, "a MoE layer from its streams over ranks, lanes", LAYER_NEEDS, layer_in, layer_out, "ep*T*E", layer_sizes, run_layer},
+     moe_out, "8*T*K", NULL, run_reference_moe, NULL},
+    {"decode_moe", 20, "a MoE layer from its streams over ranks, lanes", LAYER_NEEDS, layer_in, layer_out, "ep*T*E", layer_sizes, run_layer, NULL},
     {"prefill_moe", 20, "a MoE layer from its streams over ranks, counts first", LAYER_NEEDS, layer_in, layer_out, "ep*T*K*2", layer_sizes,
-     run_layer},
+     run_layer, NULL},
     {0}};

@@ -184,8 +184,8 @@ static const struct op_array routed_in[] = {ARRAY("recv_x", ARRAY_I8, "El RM D")
 static const struct op_array routed_out[] = {ARRAY("recv_y", ARRAY_BF16, "El RM D", .tolerance = "RD(2e-3,.01)"), {0}};
 
 const struct op_harness op_expert_harnesses[] = {
-    {"gate", 17, "router, by score", "", gate_in, gate_out, "T", NULL, run_gate},
-    {"gate_hash", 17, "router, by the token's row of the table", "", gate_in, gate_out, "T", NULL, run_gate},
-    {"expert_shared", 18, "the shared expert", "swiglu_limit", shared_in, shared_out, "T", NULL, run_shared},
-    {"expert_routed", 19, "routed experts over the rows that each received", "swiglu_limit", routed_in, routed_out, "El*RM", NULL, run_routed},
+    {"gate", 17, "router, by score", "", gate_in, gate_out, "T", NULL, run_gate, NULL},
+    {"gate_hash", 17, "router, by the token's row of the table", "", gate_in, gate_out, "T", NULL, run_gate, NULL},
+    {"expert_shared", 18, "the shared expert", "swiglu_limit", shared_in, shared_out, "T", NULL, run_shared, NULL},
+    {"expert_routed", 19, "routed experts over the rows that each received", "swiglu_limit", routed_in, routed_out, "El*RM", NULL, run_routed, NULL},
     {0}};

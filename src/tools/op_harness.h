@@ -24,7 +24,8 @@ enum array_kind {
     WEIGHT_OF_FP8,         /* scales: E8M0 of 128 x 128 tiles */
     WEIGHT_OF_FP4,         /* two codes a byte; scales: E8M0 of 32 columns */
     WEIGHT_OF_I8,          /* scales: f32 of an output channel */
-    WEIGHT_OF_I8_IN_OUT
+    WEIGHT_OF_I8_IN_OUT,
+    ARRAY_TENSOR  /* a weight of the model's layers, read as the model reads it (op_world.h); here its shape alone */
 };
 
 enum array_flag {
@@ -44,6 +45,7 @@ struct op_array {
     int flags;
     const char *scales; /* of a weight: the array of its scales */
     const char *also, *tolerance;
+    const char *alias;  /* of an input: the name it may have instead */
 };
 
 #define ARRAY(NAME, KIND, SHAPE, ...) {.name = NAME, .kind = KIND, .shape = SHAPE, __VA_ARGS__}
@@ -59,12 +61,14 @@ struct op_harness {
     qr_status (*sizes)(struct op_run *run, qr_error *err);
     /* Checks what 9.5 refuses, then calls operators. */
     qr_status (*run)(struct op_run *run, qr_error *err);
+    /* Binds sizes before the inputs are held to theirs; may be NULL. */
+    void (*bind)(struct op_run *run);
 };
 
 /* One family of operators each, ended by a NULL name. */
 extern const struct op_harness op_streams_harnesses[], op_projection_harnesses[], op_compressor_harnesses[],
     op_indexer_harnesses[], op_attention_harnesses[], op_expert_harnesses[], op_exchange_harnesses[], op_head_harnesses[],
-    op_prepare_harnesses[], op_number_harnesses[], op_pack_harnesses[];
+    op_prepare_harnesses[], op_number_harnesses[], op_pack_harnesses[], op_layer_harnesses[];
 
 /* Harness `index` of all, by number; NULL behind the last. */
 const struct op_harness *op_harness_at(int32_t index);

@@ -96,5 +96,5 @@ static const struct op_array head_out[] = {ARRAY("logits", ARRAY_F32, "ranks 8 V
                                            {0}};
 
 const struct op_harness op_head_harnesses[] = {
-    {"lm_head", 21, "logits over vocabulary shards (--ranks N) and the greedy token", "", head_in, head_out, "8*ranks", NULL, run_head},
+    {"lm_head", 21, "logits over vocabulary shards (--ranks N) and the greedy token", "", head_in, head_out, "8*ranks", NULL, run_head, NULL},
     {0}};

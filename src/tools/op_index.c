@@ -274,7 +274,7 @@ static const struct op_array prefill_out[] = {
 #define NEEDS "index_n_heads index_head_dim index_topk qk_rope_head_dim rms_norm_eps"
 
 const struct op_harness op_indexer_harnesses[] = {
-    {"decode_indexer", 10, "index scores over pages and the best rows", NEEDS, decode_in, decode_out, "T", decode_sizes, run_decode},
+    {"decode_indexer", 10, "index scores over pages and the best rows", NEEDS, decode_in, decode_out, "T", decode_sizes, run_decode, NULL},
     {"prefill_indexer", 32, "index keys, scores and the best rows from position 0", NEEDS, prefill_in, prefill_out, "T",
-     prefill_sizes, run_prefill},
+     prefill_sizes, run_prefill, NULL},
     {0}};

@@ -12,6 +12,8 @@ struct plan {
     int32_t room;       /* rows there */
 };
 
+static int64_t first_of(const struct moe *m, int32_t rank) { return m->first ? m->first[rank] : (int64_t)rank * m->world.rows; }
+
 static qr_status make_plan(struct op_run *r, const struct moe *m, struct plan *p, qr_error *err)
 {
     const struct dispatch_world *w = &m->world;
@@ -20,9 +22,9 @@ static qr_status make_plan(struct op_run *r, const struct moe *m, struct plan *p
     TRY(op_host_new(r, 4LL * w->ranks * w->rows * w->active, &p->ordinal, err));
     TRY(op_host_new(r, 4LL * w->experts * w->ranks, &p->first, err));
     for (int32_t source = 0; source < w->ranks; source++) {
-        int64_t at = (int64_t)source * w->rows * w->active;
-        TRY(dispatch_check_routes(w, m->idx + at, m->live[source], err));
-        dispatch_count(w, m->idx + at, m->live[source], p->counts + source * w->experts, p->ordinal + at);
+        int64_t at = (int64_t)source * w->rows * w->active, from = first_of(m, source) * w->active;
+        TRY(dispatch_check_routes(w, m->idx + from, m->live[source], err));
+        dispatch_count(w, m->idx + from, m->live[source], p->counts + source * w->experts, p->ordinal + at);
     }
     return QR_OK;
 }
@@ -56,10 +58,11 @@ static bool next_route(const struct moe *m, const struct plan *p, int32_t to, in
     int64_t all = (int64_t)w->ranks * w->rows * w->active;
     for (int64_t i = *cursor; i < all; i++) {
         int32_t source = (int32_t)(i / w->active / w->rows), row = (int32_t)(i / w->active % w->rows);
-        if (row >= m->live[source] || dispatch_rank_of(w, m->idx[i]) != to)
+        int64_t at = first_of(m, source) + row, k = i % w->active;
+        if (row >= m->live[source] || dispatch_rank_of(w, m->idx[at * w->active + k]) != to)
             continue;
-        int32_t expert = m->idx[i] % dispatch_local(w);
-        *out = (struct route){i / w->active, i % w->active, expert, p->first[expert * w->ranks + source] + p->ordinal[i]};
+        int32_t expert = m->idx[at * w->active + k] % dispatch_local(w);
+        *out = (struct route){at, k, expert, p->first[expert * w->ranks + source] + p->ordinal[i]};
         *cursor = i + 1;
         return true;
     }
@@ -143,12 +146,18 @@ static qr_status combine(struct op_run *r, const struct moe *m, qr_error *err)
     return QR_OK;
 }
 
-qr_status moe_run(struct op_run *r, const struct moe *m, qr_error *err)
+qr_status moe_routed(struct op_run *r, const struct moe *m, qr_error *err)
 {
     struct plan p = {0};
     TRY(make_plan(r, m, &p, err));
     for (int32_t rank = 0; rank < m->world.ranks; rank++)
         TRY(run_rank(r, m, &p, rank, err));
+    return QR_OK;
+}
+
+qr_status moe_run(struct op_run *r, const struct moe *m, qr_error *err)
+{
+    TRY(moe_routed(r, m, err));
     TRY(run_shared(r, m, err));
     return combine(r, m, err);
 }

@@ -11,11 +11,11 @@ enum moe_form {
     MOE_GROUPED /* prefill: counts first, rows packed by expert in groups of 16 */
 };
 
-/* Rows of all ranks stand behind one another: rank k has rows k * world.rows to +live[k]. */
+/* Rank k has live[k] rows from first[k] on (NULL: k * world.rows). */
 struct moe {
     struct dispatch_world world;
     enum moe_form form;
-    const int32_t *live;          /* host [ranks] */
+    const int32_t *live, *first;  /* host [ranks] */
     struct activation x;          /* coded [ranks * rows][D] */
     const int32_t *idx;           /* host [ranks * rows][K] */
     const int32_t *device_idx;    /* the same */
@@ -29,5 +29,7 @@ struct moe {
 
 /* Refuses bad worlds and routes. A rank without rows takes part all the same. A row that is not live has out = shared. */
 qr_status moe_run(struct op_run *run, const struct moe *m, qr_error *err);
+/* The routed experts alone: dispatch, experts, and the way back into `routed`. */
+qr_status moe_routed(struct op_run *run, const struct moe *m, qr_error *err);
 
 #endif

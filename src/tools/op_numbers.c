@@ -167,8 +167,8 @@ static const struct op_array rope_in[] = {ARRAY("x", ARRAY_BF16, "T heads d"), A
 static const struct op_array rope_out[] = {ROPE_OUT("plain"), ROPE_OUT("compress"), {0}};
 
 const struct op_harness op_number_harnesses[] = {
-    {"linear_fp8", 36, "FP8 linear, and its weight as INT8", "", fp8_in, linear_out, "T", NULL, run_linear},
-    {"linear_fp4", 36, "FP4 linear, and its weight as INT8", "", fp4_in, linear_out, "T", NULL, run_linear},
-    {"quantizers", 36, "the activation quantizers", "", quantizers_in, quantizers_out, "T", NULL, run_quantizers},
-    {"rope", 36, "rotary tables and rotations", "qk_rope_head_dim rope_theta compress_rope_theta", rope_in, rope_out, "T", NULL, run_rope},
+    {"linear_fp8", 36, "FP8 linear, and its weight as INT8", "", fp8_in, linear_out, "T", NULL, run_linear, NULL},
+    {"linear_fp4", 36, "FP4 linear, and its weight as INT8", "", fp4_in, linear_out, "T", NULL, run_linear, NULL},
+    {"quantizers", 36, "the activation quantizers", "", quantizers_in, quantizers_out, "T", NULL, run_quantizers, NULL},
+    {"rope", 36, "rotary tables and rotations", "qk_rope_head_dim rope_theta compress_rope_theta", rope_in, rope_out, "T", NULL, run_rope, NULL},
     {0}};

@@ -193,5 +193,5 @@ static const struct op_array pack_out[] = {EXACT("accepted", "B"),
                                            {0}};
 
 const struct op_harness op_pack_harnesses[] = {
-    {"verify_pack", 39, "greedy verification of one draft a request", "", pack_in, pack_out, "B", pack_sizes, run_pack},
+    {"verify_pack", 39, "greedy verification of one draft a request", "", pack_in, pack_out, "B", pack_sizes, run_pack, NULL},
     {0}};

@@ -87,5 +87,5 @@ static const struct op_array prepare_out[] = {ARRAY("ori_slot", ARRAY_INT, "B S"
                                               {0}};
 
 const struct op_harness op_prepare_harnesses[] = {
-    {"decode_prepare", 35, "slots and window lists of a decode step", "sliding_window", prepare_in, prepare_out, "2*B", NULL, run_prepare},
+    {"decode_prepare", 35, "slots and window lists of a decode step", "sliding_window", prepare_in, prepare_out, "2*B", NULL, run_prepare, NULL},
     {0}};

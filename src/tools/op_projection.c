@@ -86,5 +86,5 @@ static const struct op_array projection_out[] = {
 
 const struct op_harness op_projection_harnesses[] = {
     {"qkv_proj_rope", 6, "queries and window keys", "num_attention_heads qk_rope_head_dim rms_norm_eps", projection_in,
-     projection_out, "T", NULL, run_projection},
+     projection_out, "T", NULL, run_projection, NULL},
     {0}};

@@ -11,7 +11,8 @@
 static const char *kind_name(const struct op_array *a)
 {
     static const char *const names[] = {"I32", "BF16", "F32", "BF16|F32", "I8", "U8", "F8_E4M3",
-                                        "BF16", "BF16", "F32", "F8_E4M3", "I8 (two FP4)", "I8", "I8"};
+                                        "BF16", "BF16", "F32", "F8_E4M3", "I8 (two FP4)", "I8", "I8",
+                                        "weight"};
     return names[a->kind];
 }
 

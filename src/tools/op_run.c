@@ -101,6 +101,14 @@ static const struct op_slot *input(const struct op_run *r, const char *name)
 
 bool op_has(const struct op_run *r, const char *name) { return input(r, name) != NULL; }
 
+const struct tensor_view *op_view(const struct op_run *r, const char *name)
+{
+    for (int32_t i = 0; i < r->in_count; i++)
+        if (r->in[i].view && strcmp(r->in[i].array->name, name) == 0)
+            return r->in[i].view;
+    return NULL;
+}
+
 const void *op_host(const struct op_run *r, const char *name)
 {
     const struct op_slot *slot = input(r, name);
@@ -251,26 +259,58 @@ static void full_name(const char *prefix, const char *name, int64_t index, char 
         snprintf(out, size, "%s%s", prefix, name);
 }
 
-static qr_status find_input(struct op_run *r, const char *name, int64_t index, const char *words,
-                            const struct tensor_view **out, qr_error *err)
+static const struct tensor_view *view_of(const struct op_run *r, const char *name, int64_t index)
 {
     char full[128];
     full_name("in.", name, index, full, sizeof full);
-    *out = op_file_find(r->file, full);
+    return op_file_find(r->file, full);
+}
+
+/* The array under its name, or the other it may have. */
+static const struct tensor_view *named_view(const struct op_run *r, const struct op_array *a, int64_t index)
+{
+    const struct tensor_view *view = view_of(r, a->name, index);
+    return view || !a->alias ? view : view_of(r, a->alias, index);
+}
+
+static int32_t count_words(const char *words)
+{
+    int32_t n = 0;
+    for (; *words; words += strcspn(words, " ") + strspn(words + strcspn(words, " "), " "))
+        n++;
+    return n;
+}
+
+/* One rank needs no axis of ranks. */
+static qr_status match_shape(struct op_run *r, const char *name, const char *words, const struct tensor_view *view, qr_error *err)
+{
+    if (strncmp(words, "ep ", 3) == 0 && view->rank == count_words(words) - 1) {
+        dims_bind(&r->dims, "ep", 1);
+        r->one_rank = true;
+        words += 3;
+        if (op_dim(r, "ep") != 1)
+            return qr_fail(err, QR_BAD_REQUEST, "bad shape: %s has no axis of ranks, others have %d", name, op_dim(r, "ep"));
+    }
+    return dims_match(&r->dims, name, words, view->rank, view->shape, err);
+}
+
+static qr_status find_input(struct op_run *r, const struct op_array *a, int64_t index, const struct tensor_view **out, qr_error *err)
+{
+    char full[128];
+    full_name("in.", a->name, index, full, sizeof full);
+    *out = named_view(r, a, index);
     if (!*out)
         return qr_fail(err, QR_BAD_REQUEST, "%s: no array %s", op_file_path(r->file), full);
-    return dims_match(&r->dims, full, words, (*out)->rank, (*out)->shape, err);
+    return match_shape(r, full, a->shape, *out, err);
 }
 
 static qr_status bind_inputs(struct op_run *r, qr_error *err)
 {
     for (int32_t i = 0; i < r->in_count; i++) {
         struct op_slot *slot = &r->in[i];
-        char name[128];
-        full_name("in.", slot->array->name, 0, name, sizeof name);
-        if (!belongs(r, slot->array) || ((slot->array->flags & ARRAY_OPTIONAL) && !op_file_find(r->file, name)))
+        if (!belongs(r, slot->array) || ((slot->array->flags & ARRAY_OPTIONAL) && !named_view(r, slot->array, 0)))
             continue;
-        TRY(find_input(r, slot->array->name, 0, slot->array->shape, &slot->view, err));
+        TRY(find_input(r, slot->array, 0, &slot->view, err));
         slot->rank = slot->view->rank;
         memcpy(slot->shape, slot->view->shape, (size_t)slot->rank * sizeof *slot->shape);
     }
@@ -379,7 +419,7 @@ static qr_status load_weight(struct op_run *r, struct op_slot *slot, qr_error *e
     for (int64_t i = 0; i < count; i++) {
         const struct tensor_view *view = slot->view;
         if (numbered)
-            TRY(find_input(r, slot->array->name, i, slot->array->shape, &view, err));
+            TRY(find_input(r, slot->array, i, &view, err));
         TRY(prepare_one(r, slot, view, i, numbered ? 1 : count, err));
     }
     return QR_OK;
@@ -388,7 +428,7 @@ static qr_status load_weight(struct op_run *r, struct op_slot *slot, qr_error *e
 static qr_status load_inputs(struct op_run *r, qr_error *err)
 {
     for (int32_t i = 0; i < r->in_count; i++)
-        if (r->in[i].view)
+        if (r->in[i].view && r->in[i].array->kind != ARRAY_TENSOR)
             TRY(r->in[i].array->kind >= WEIGHT_KINDS ? load_weight(r, &r->in[i], err) : load_plain(r, &r->in[i], err));
     return QR_OK;
 }
@@ -410,7 +450,8 @@ static qr_status make_outputs(struct op_run *r, qr_error *err)
         if (!belongs(r, slot->array))
             continue;
         slot->live = -1;
-        slot->rank = dims_shape(&r->dims, slot->array->shape, slot->shape);
+        bool no_ranks = r->one_rank && strncmp(slot->array->shape, "ep ", 3) == 0;
+        slot->rank = dims_shape(&r->dims, slot->array->shape + (no_ranks ? 3 : 0), slot->shape);
         slot->bytes = tensor_elements(slot->rank, slot->shape) * (int64_t)dtype_size(op_slot_dtype(r, slot));
         if (on_host(slot->array)) {
             TRY(op_host_new(r, slot->bytes, &host, err));
@@ -492,6 +533,8 @@ static qr_status open_run(struct op_run *r, qr_error *err)
     TRY(make_slots(r, err));
     TRY(need_params(r, err));
     bind_params(r);
+    if (r->harness->bind)
+        r->harness->bind(r);
     TRY(bind_inputs(r, err));
     fill_config(r);
     if (r->harness->sizes)
@@ -527,6 +570,8 @@ void op_run_close(struct op_run *r)
 {
     if (!r)
         return;
+    if (r->close_world)
+        r->close_world(r->world);
     for (size_t i = 0; i < r->weight_count; i++)
         r->backend->release_weight(r->backend, r->weights[i].handle);
     for (size_t i = 0; i < r->buffer_count; i++)

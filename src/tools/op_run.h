@@ -14,6 +14,7 @@ struct op_run {
     struct backend *backend;
     bool w8a8;
     int32_t ranks;             /* --ranks; 0: not given */
+    bool one_rank;             /* the arrays have no axis of ranks, where the harness's shapes begin with "ep" */
     struct qr_config config;   /* what `params` says; fields it lacks are 0 */
     struct op_dims dims;
     struct arena arena;        /* host memory of the run */
@@ -25,6 +26,8 @@ struct op_run {
     size_t weight_count, weight_capacity;
     struct op_call *calls;
     size_t call_count, call_capacity;
+    void *world;               /* what a composition made beside (op_world.h), and its end */
+    void (*close_world)(void *world);
 };
 
 /* An array of the run: on the host, in the backend's memory, or prepared; NULL where it is not. */
@@ -81,6 +84,8 @@ double op_param(const struct op_run *run, const char *name, double otherwise);
 /* Whether the file has that input. */
 bool op_has(const struct op_run *run, const char *name);
 
+/* The input of that table name as it lies in the file, or NULL. */
+const struct tensor_view *op_view(const struct op_run *run, const char *name);
 /* An input by its name in the table: host values (ARRAY_INT, ARRAY_U8, ARRAY_HOST), backend memory, prepared weight,
  * weights of a stack. NULL when optional and absent. */
 const void *op_host(const struct op_run *run, const char *name);

@@ -152,11 +152,11 @@ static const struct op_array mtp_projection_in[] = {
 static const struct op_array mtp_projection_out[] = {ARRAY("hidden_out", ARRAY_STREAM, "T M D", .tolerance = "RA(1e-3,1e-3,.05)"), {0}};
 
 const struct op_harness op_streams_harnesses[] = {
-    {"lookup_embedding", 1, "rows of the embedding", "", lookup_in, lookup_out, "T", NULL, run_lookup},
-    {"rmsnorm", 2, "RMS norm of bf16 rows", "rms_norm_eps", rmsnorm_in, rmsnorm_out, "T", NULL, run_rmsnorm},
-    {"hc_pre", 3, "mHC mix and collapse", "rms_norm_eps hc_eps hc_sinkhorn_iters", hc_pre_in, hc_pre_out, "T", NULL, run_hc_pre},
-    {"hc_post", 4, "mHC expansion", "", hc_post_in, hc_post_out, "T", NULL, run_hc_post},
-    {"hc_head", 5, "mHC collapse before the head", "rms_norm_eps hc_eps", hc_head_in, hc_head_out, "T", NULL, run_hc_head},
+    {"lookup_embedding", 1, "rows of the embedding", "", lookup_in, lookup_out, "T", NULL, run_lookup, NULL},
+    {"rmsnorm", 2, "RMS norm of bf16 rows", "rms_norm_eps", rmsnorm_in, rmsnorm_out, "T", NULL, run_rmsnorm, NULL},
+    {"hc_pre", 3, "mHC mix and collapse", "rms_norm_eps hc_eps hc_sinkhorn_iters", hc_pre_in, hc_pre_out, "T", NULL, run_hc_pre, NULL},
+    {"hc_post", 4, "mHC expansion", "", hc_post_in, hc_post_out, "T", NULL, run_hc_post, NULL},
+    {"hc_head", 5, "mHC collapse before the head", "rms_norm_eps hc_eps", hc_head_in, hc_head_out, "T", NULL, run_hc_head, NULL},
     {"mtp_projection", 22, "embedding and streams into the MTP layer's streams", "rms_norm_eps", mtp_projection_in,
-     mtp_projection_out, "T", NULL, run_mtp_projection},
+     mtp_projection_out, "T", NULL, run_mtp_projection, NULL},
     {0}};

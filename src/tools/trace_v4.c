@@ -390,6 +390,9 @@ static qr_status keep(struct trace_v4 *t, const struct piece *p, enum model_poin
     case POINT_LOGITS:
         return layer < 0 ? at_logits(t, p, p->out->logits, p->out->greedy, ws, err)
                          : at_logits(t, p, p->out->mtp_logits, p->out->draft, ws, err);
+    case POINT_COMPRESSOR_INPUTS: /* kept in the tail, from which they are traced */
+    case POINT_INDEX_INPUTS:
+        return QR_OK;
     }
     return QR_OK;
 }

@@ -315,6 +315,9 @@ static qr_status keep(struct trace_v41 *t, const struct piece *p, enum model_poi
         return keep_output(t, p, layer, ws, err);
     case POINT_LOGITS:
         return keep_logits(t, p, ws, err);
+    case POINT_COMPRESSOR_INPUTS: /* kept in the tail, from which they are traced */
+    case POINT_INDEX_INPUTS:
+        return QR_OK;
     }
     return QR_OK;
 }
