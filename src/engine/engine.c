@@ -8,32 +8,52 @@
 
 /* ---- the engine's thread ---- */
 
-/* Scores and requests in the order they came, one at a time; a score goes before the requests that wait. */
+/* Takes up what came: every score, and as many requests as may run at once. The lock is held, and let go meanwhile. */
+static void take_up(struct qr_engine *engine)
+{
+    for (;;) {
+        struct score_job *job = engine->scores;
+        const struct sched_metrics m = sched_metrics(engine->sched);
+        struct request *r = NULL;
+        if (job)
+            engine->scores = job->next;
+        else if (m.running + m.waiting < engine->max_requests)
+            r = engine_take_waiting(engine);
+        if (!job && !r)
+            return;
+        pthread_mutex_unlock(&engine->lock);
+        if (job)
+            score_begin(engine, job);
+        else
+            generate_begin(engine, r);
+        pthread_mutex_lock(&engine->lock);
+    }
+}
+
+/* A step, and what ends with it. False: nothing is left to run. */
+static bool work(struct qr_engine *engine)
+{
+    engine_sweep(engine);
+    engine_pass_cancels(engine);
+    const bool stepped = engine_step(engine);
+    engine_finish_tasks(engine);
+    return stepped || engine->tasks;
+}
+
 static void *engine_main(void *argument)
 {
     struct qr_engine *engine = argument;
     pthread_mutex_lock(&engine->lock);
     for (;;) {
-        struct score_job *job = engine->scores;
-        if (job) {
-            engine->scores = job->next;
-            pthread_mutex_unlock(&engine->lock);
-            score_run(engine, job);
-            pthread_mutex_lock(&engine->lock);
-            job->done = true;
-            pthread_cond_broadcast(&engine->event);
+        take_up(engine);
+        pthread_mutex_unlock(&engine->lock);
+        const bool busy = work(engine);
+        pthread_mutex_lock(&engine->lock);
+        if (busy || engine->scores || engine->waiting > 0)
             continue;
-        }
-        struct request *r = engine_take_waiting(engine);
-        if (r) {
-            pthread_mutex_unlock(&engine->lock);
-            generate(engine, r);
-            pthread_mutex_lock(&engine->lock);
-        } else if (engine->stopping) {
+        if (engine->stopping)
             break;
-        } else {
-            pthread_cond_wait(&engine->work, &engine->lock);
-        }
+        pthread_cond_wait(&engine->work, &engine->lock);
     }
     pthread_mutex_unlock(&engine->lock);
     return NULL;
@@ -45,6 +65,31 @@ static qr_status open_backend(struct qr_engine *engine, qr_error *err)
 {
     const qr_model *model = engine->model;
     return backend_cpu_open(model_cpu_path(model->device), model->threads, &model->log, &engine->backend, err);
+}
+
+/* Until steps have been measured: a core's rough figures. They choose between ways to the same bits. */
+static const struct sched_costs first_costs = {.row_layer = 1e-4, .step = 5e-3, .byte = 2e-10};
+
+static qr_status open_sched(struct qr_engine *engine, const struct engine_size *size, qr_error *err)
+{
+    const struct sched_options options = {.plan = &engine->model->plan,
+                                          .geometry = &engine->geometry,
+                                          .pool = &engine->pool,
+                                          .max_requests = size->limits.max_requests,
+                                          .max_rows = size->limits.max_rows,
+                                          .max_logits = size->limits.max_logits,
+                                          .max_length = engine->max_model_len,
+                                          .max_prefill_rows = -1,
+                                          .image_token = engine->model->config.image_token_id,
+                                          .prefix_cache = true,
+                                          .images = true,
+                                          .image_interval = 8192,
+                                          .costs = first_costs};
+    engine->results = qr_calloc((size_t)options.max_requests, sizeof *engine->results);
+    if (!engine->results)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for results of %d requests", options.max_requests);
+    qr_status st = geometry_pool(&engine->geometry, size->blocks, size->slots, &engine->pool, err);
+    return st == QR_OK ? sched_open(&options, &engine->sched, err) : st;
 }
 
 static qr_status open_parts(struct qr_engine *engine, const struct engine_size *size, qr_error *err)
@@ -60,11 +105,9 @@ static qr_status open_parts(struct qr_engine *engine, const struct engine_size *
         st = runner_open(model->checkpoint, &model->plan, &engine->geometry, engine->backend,
                          model->config.n_engram > 0 ? &model->map : NULL, &options, &engine->runner, err);
     if (st == QR_OK)
-        st = blocks_open(size->blocks, engine->geometry.options.block_tokens, &engine->blocks, err);
+        st = open_sched(engine, size, err);
     if (st == QR_OK)
         st = sampler_scratch_open(vocab, &engine->sampler, err);
-    if (st == QR_OK)
-        st = token_counts_open(vocab, &engine->counts, err);
     if (st != QR_OK)
         return st;
     engine->logits = qr_calloc((size_t)vocab, sizeof *engine->logits);
@@ -81,10 +124,10 @@ static void engine_free(struct qr_engine *engine)
         next = r->next;
         request_free(r);
     }
-    token_counts_close(engine->counts);
     sampler_scratch_close(engine->sampler);
     qr_free(engine->logits);
-    blocks_close(engine->blocks);
+    qr_free(engine->results);
+    sched_close(engine->sched);
     runner_close(engine->runner);
     if (engine->backend)
         engine->backend->close(engine->backend);
@@ -121,8 +164,7 @@ qr_status qr_engine_create(qr_model *model, const qr_engine_options *options, qr
     engine->geometry = size.geometry;
     engine->plan = size.bytes;
     engine->max_model_len = size.bytes.max_model_len;
-    engine->max_rows = size.limits.max_rows;
-    engine->max_logits = size.limits.max_logits;
+    engine->max_requests = size.limits.max_requests;
     engine->next_handle = 1;
     engine->metrics.blocks_total = engine->metrics.blocks_free = (uint64_t)size.blocks - 1;
     engine->metrics.slots_total = engine->metrics.slots_free = (uint64_t)size.slots;

@@ -1,16 +1,19 @@
-/* engine.h: the object behind qr_engine, and its parts: handles.c (the public calls on requests), generate.c (one
- * request's answer), sequence.c (one sequence's cache and forwards), score.c, size.c, engine.c (creation, the thread).
+/* engine.h: the object behind qr_engine, and its parts: handles.c (the public calls on requests), engine.c (creation, the
+ * thread), step.c (a batch of the scheduler is run and its results told), generate.c (one request's answer), score.c,
+ * size.c.
  *
- * Two kinds of threads: the caller's, and the engine's own, which alone touches runner, blocks and sampler. They meet in
- * the fields marked "locked", and in requests, as request.h says. */
+ * Two kinds of threads: the caller's, and the engine's own, which alone touches scheduler, runner and sampler. They meet
+ * in the fields marked "locked", and in requests, as request.h says. */
 #ifndef QR_ENGINE_ENGINE_H
 #define QR_ENGINE_ENGINE_H
 
-#include "cache/blocks.h"
 #include "cache/budget.h"
 #include "engine/request.h"
 #include "run/forward.h"
 #include "run/token_counts.h"
+#include "sched/sched.h"
+#include "text/detokenizer.h"
+#include "text/stop.h"
 
 enum { ENGINE_QUEUE = 4096 }; /* requests that may wait */
 
@@ -30,13 +33,16 @@ struct qr_engine {
     struct geometry geometry;
     struct backend *backend;
     struct runner *runner;
-    struct blocks *blocks;
+    struct pool_layout pool;
+    struct sched *sched;
     qr_plan_bytes plan;
-    int32_t max_model_len, max_rows, max_logits;
+    int32_t max_model_len, max_requests;
     /* the engine thread's, sized at creation */
     float *logits;                  /* [vocab] */
     struct sampler_scratch *sampler;
-    struct token_counts *counts;
+    struct sched_result *results;   /* [max_requests] of a step */
+    struct task *tasks;             /* everything that the scheduler has */
+    uint64_t next_task;
 
     pthread_t thread;
     pthread_mutex_t lock;
@@ -66,37 +72,58 @@ struct request *engine_take_waiting(struct qr_engine *engine);
 /* Marks a request as cancelled and drops its tokens that nobody fetched. The lock is held. */
 void engine_cancel(struct qr_engine *engine, struct request *r);
 
-/* ---- sequence.c ---- */
+/* ---- step.c ---- */
 
-/* The cached tokens of one sequence in STATE slot `slot`. */
-struct sequence {
+/* What the scheduler has of one caller: a request to answer or tokens to score. */
+struct task {
     struct qr_engine *engine;
-    int32_t slot;
-    const int32_t *tokens;          /* the caller's; may move between calls */
-    int32_t position;               /* tokens [0, position) are cached */
-    block_id *table;                /* [max_model_len / B] */
-    int32_t blocks;
-    uint8_t *mask;                  /* [max_rows] image-span marks of a step */
-    struct row_plan rows;           /* of the tokens below its end; nothing is left out above */
-    double seconds;                 /* spent in steps */
+    struct task *next, *previous;
+    struct sched_request *sched;    /* the scheduler's record of it */
+    struct request *r;              /* NULL: a score */
+    struct score_job *job;
+    qr_status status;               /* why it failed, once it has */
+    qr_error error;
+    /* of a request's answer */
+    struct detokenizer detok;
+    struct stop_matcher *stop;
+    struct token_counts *counts;    /* NULL: its sampling wants none */
+    struct buffer text, shown;      /* text of the token, and what of it may be shown */
+    struct event *pending;          /* prompt logprobs wait here for the first token, the last event for its end */
+    int32_t made, token;            /* tokens of the answer, and the last of them */
+    qr_finish finish;
+    qr_usage usage;
 };
 
-qr_status sequence_open(struct qr_engine *engine, int32_t slot, struct sequence *out, qr_error *err);
-void sequence_close(struct sequence *s);
-/* Says that the first `end` tokens are known and that no logits below position `first_logits` will be wanted, so that rows
- * which nothing reads are not run (plan/rows.h). Before the first forward. */
-void sequence_plan(struct sequence *s, int32_t end, int32_t first_logits);
-/* Runs tokens [position, end), at most max_rows of them; logits of the rows from position `logits_from` on stand in the
- * runner's workspace afterwards. */
-qr_status sequence_forward(struct sequence *s, int32_t end, int32_t logits_from, qr_error *err);
-/* Logits of the i-th wanted row of the last forward as host memory, until the next call. */
-qr_status sequence_logits(struct sequence *s, int32_t i, const float **out, qr_error *err);
+/* Where the results of a span lie: row `logits` of the step's logits is that of its first row that wants any. */
+struct span_rows {
+    const struct batch_span *span;
+    int32_t logits;
+};
+
+/* Hands a task's tokens to the scheduler. `first_logits`: of its prompt. Fails without memory, or when the pool can never
+ * hold it; the task stays the caller's. */
+qr_status task_add(struct task *t, const int32_t *tokens, int32_t count, int32_t limit, int32_t first_logits, qr_error *err);
+/* One pass of the scheduler and the step it makes. False: there was nothing to run. */
+bool engine_step(struct qr_engine *engine);
+/* Tells the scheduler of requests that were cancelled meanwhile. */
+void engine_pass_cancels(struct qr_engine *engine);
+/* Ends what the scheduler is done with. */
+void engine_finish_tasks(struct qr_engine *engine);
+/* Logits of row `row` of the last step as host memory, until the next call. */
+qr_status engine_logits(struct qr_engine *engine, int32_t row, const float **out, qr_error *err);
 
 /* ---- generate.c, score.c ---- */
 
-/* Runs a request to its end and delivers its events, the last one included. Never fails: errors are events. */
-void generate(struct qr_engine *engine, struct request *r);
-void score_run(struct qr_engine *engine, struct score_job *job);
+/* Takes a request up. Never fails: what goes wrong is the request's last event. */
+void generate_begin(struct qr_engine *engine, struct request *r);
+/* Rows of its prompt and its next token: events are delivered, but the last one waits for generate_end. */
+void generate_rows(struct task *t, const struct span_rows *rows, struct sched_result *result);
+/* Delivers the last event and frees the task. */
+void generate_end(struct task *t, enum finish finish);
+
+void score_begin(struct qr_engine *engine, struct score_job *job);
+void score_rows(struct task *t, const struct span_rows *rows, struct sched_result *result);
+void score_end(struct task *t);
 
 /* ---- size.c ---- */
 

@@ -1,42 +1,63 @@
 #include "engine/engine.h"
 
+#include "base/alloc.h"
 #include "run/logprobs.h"
 
-static qr_status score(struct qr_engine *engine, const struct score_job *job, qr_error *err)
+/* The row at position i predicts token i + 1; the last token predicts nothing that is asked for, so it is no row. */
+static qr_status score_row(struct task *t, int32_t position, int32_t at)
 {
-    struct sequence s;
-    qr_status st = sequence_open(engine, 0, &s, err);
-    if (st != QR_OK)
-        return st;
-    s.tokens = job->tokens;
-    sequence_plan(&s, job->count - 1, job->from - 1);
-    /* the row at position i predicts token i + 1; the last token predicts nothing that is asked for */
-    while (st == QR_OK && s.position < job->count - 1) {
-        const int32_t first = s.position, wanted = job->from - 1;
-        int32_t end = job->count - 1;
-        const int32_t room = first >= wanted ? engine->max_logits : engine->max_rows;
-        if (end - first > room)
-            end = first + room;
-        if (first < wanted && end > wanted)
-            end = wanted; /* rows without logits by themselves, so that the rest fits the logits buffer */
-        st = sequence_forward(&s, end, first >= wanted ? first : end, err);
-        for (int32_t i = 0; st == QR_OK && first >= wanted && i < end - first; i++) {
-            const float *logits;
-            struct token_logprob chosen;
-            st = sequence_logits(&s, i, &logits, err);
-            if (st == QR_OK)
-                st = logprobs_of_row(logits, engine->model->config.vocab_size, job->tokens[first + i + 1], 0, &chosen,
-                                     NULL, err);
-            if (st == QR_OK)
-                job->out[first + i + 1 - job->from] = chosen.logprob;
-        }
-        engine_sweep(engine);
-    }
-    sequence_close(&s);
+    const struct score_job *job = t->job;
+    const float *logits;
+    struct token_logprob chosen;
+    qr_status st = engine_logits(t->engine, at, &logits, &t->error);
+    if (st == QR_OK)
+        st = logprobs_of_row(logits, t->engine->model->config.vocab_size, job->tokens[position + 1], 0, &chosen, NULL,
+                             &t->error);
+    if (st == QR_OK)
+        job->out[position + 1 - job->from] = chosen.logprob;
     return st;
 }
 
-void score_run(struct qr_engine *engine, struct score_job *job) { job->status = score(engine, job, job->err); }
+void score_rows(struct task *t, const struct span_rows *rows, struct sched_result *result)
+{
+    const struct batch_span *span = rows->span;
+    for (int32_t i = span->logits_from; t->status == QR_OK && i < span->count; i++)
+        t->status = score_row(t, span->first_position + i, rows->logits + i - span->logits_from);
+    result->failed = t->status != QR_OK;
+    if (span->final)
+        result->finish = FINISH_STOP;
+}
+
+static void hand_back(struct qr_engine *engine, struct score_job *job, qr_status st, const qr_error *err)
+{
+    job->status = st == QR_OK ? QR_OK : qr_fail(job->err, st, "%s", err->message);
+    pthread_mutex_lock(&engine->lock);
+    job->done = true;
+    pthread_cond_broadcast(&engine->event);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+void score_begin(struct qr_engine *engine, struct score_job *job)
+{
+    qr_error err = {0};
+    struct task *t = qr_calloc(1, sizeof *t);
+    qr_status st = t ? QR_OK : qr_fail(&err, QR_NO_MEMORY, "no memory for a score");
+    if (t) {
+        t->engine = engine;
+        t->job = job;
+        st = task_add(t, job->tokens, job->count - 1, job->count, job->from - 1, &err);
+    }
+    if (st == QR_OK)
+        return;
+    qr_free(t);
+    hand_back(engine, job, st, &err);
+}
+
+void score_end(struct task *t)
+{
+    hand_back(t->engine, t->job, t->status, &t->error);
+    qr_free(t);
+}
 
 qr_status qr_score(qr_engine *engine, const int32_t *tokens, size_t count, size_t from, double *out, qr_error *err)
 {

@@ -91,7 +91,9 @@ static qr_status choose_geometry(const struct model_plan *plan, const qr_engine_
 
 static struct model_limits choose_limits(const qr_engine_options *o, int32_t length)
 {
-    const int32_t rows = o->max_num_batched_tokens < length ? o->max_num_batched_tokens : length;
+    int32_t rows = o->max_num_batched_tokens < length ? o->max_num_batched_tokens : length;
+    if (rows <= o->max_num_seqs)
+        rows = o->max_num_seqs + 1; /* a decode row each, and one left for a prompt */
     int32_t logits = rows < LOGIT_ROWS ? rows : LOGIT_ROWS;
     if (logits < o->max_num_seqs)
         logits = o->max_num_seqs;

@@ -1,0 +1,190 @@
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "engine/engine.h"
+
+/* ---- tasks ---- */
+
+static void link_task(struct qr_engine *engine, struct task *t)
+{
+    t->next = engine->tasks;
+    if (t->next)
+        t->next->previous = t;
+    engine->tasks = t;
+}
+
+static void unlink_task(struct qr_engine *engine, struct task *t)
+{
+    *(t->previous ? &t->previous->next : &engine->tasks) = t->next;
+    if (t->next)
+        t->next->previous = t->previous;
+}
+
+/* Image-span marks of tokens; NULL in `out` where the model has no such token. */
+static qr_status image_marks(const struct qr_engine *engine, const int32_t *tokens, int32_t count, uint8_t **out,
+                             qr_error *err)
+{
+    const int32_t image = engine->model->config.image_token_id;
+    *out = NULL;
+    if (image < 0)
+        return QR_OK;
+    *out = qr_calloc((size_t)count, 1);
+    if (!*out)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for marks of %d tokens", count);
+    for (int32_t i = 0; i < count; i++)
+        (*out)[i] = tokens[i] == image;
+    return QR_OK;
+}
+
+qr_status task_add(struct task *t, const int32_t *tokens, int32_t count, int32_t limit, int32_t first_logits, qr_error *err)
+{
+    struct qr_engine *engine = t->engine;
+    uint8_t *marks;
+    qr_status st = image_marks(engine, tokens, count, &marks, err);
+    const struct request_given given = {.id = ++engine->next_task, .tokens = tokens, .count = count, .limit = limit,
+                                        .image_mask = marks, .first_logits = first_logits, .owner = t};
+    if (st == QR_OK)
+        st = sched_request_make(&given, engine->geometry.options.block_tokens, &t->sched, err);
+    qr_free(marks);
+    if (st != QR_OK)
+        return st;
+    st = sched_add(engine->sched, t->sched, err);
+    if (st != QR_OK) {
+        sched_request_free(t->sched);
+        t->sched = NULL;
+        return st;
+    }
+    link_task(engine, t);
+    return QR_OK;
+}
+
+void engine_pass_cancels(struct qr_engine *engine)
+{
+    for (struct task *t = engine->tasks; t; t = t->next)
+        if (t->r && atomic_load(&t->r->cancelled))
+            sched_cancel(engine->sched, t->sched);
+}
+
+/* ---- a step ---- */
+
+qr_status engine_logits(struct qr_engine *engine, int32_t row, const float **out, qr_error *err)
+{
+    const int64_t vocab = engine->model->config.vocab_size;
+    const float *from = runner_workspace(engine->runner)->logits + row * vocab;
+    *out = engine->logits;
+    return engine->backend->download(engine->backend, engine->logits, from, vocab * (int64_t)sizeof *from, err);
+}
+
+/* Images and moved slots, before anything else of the step. */
+static qr_status run_copies(struct qr_engine *engine, const struct batch *batch, qr_error *err)
+{
+    uint8_t *base = runner_cache(engine->runner).base;
+    struct backend *backend = engine->backend;
+    qr_status st = QR_OK;
+    for (int32_t i = 0; st == QR_OK && i < batch->copy_count; i++)
+        st = backend->copy(backend, base + batch->copies[i].to, base + batch->copies[i].from, batch->copies[i].bytes, err);
+    for (int32_t b = 0; st == QR_OK && b < batch->count; b++)
+        if (batch->spans[b].restored)
+            st = runner_restored(engine->runner, batch->spans[b].slot, err);
+    return st;
+}
+
+static qr_status run_batch(struct qr_engine *engine, const struct batch *batch, qr_error *err)
+{
+    qr_status st = run_copies(engine, batch, err);
+    if (st == QR_OK && batch->count > 0)
+        st = runner_step(engine->runner, batch, NULL, err);
+    return st;
+}
+
+/* A task's share of the step's time: all of it, to what it was doing. */
+static void note_time(struct task *t, const struct batch_span *span, double spent)
+{
+    *(span->rows ? &t->usage.seconds_prefill : &t->usage.seconds_decode) += spent;
+}
+
+static void note_step(struct qr_engine *engine, const struct batch *batch, double spent)
+{
+    pthread_mutex_lock(&engine->lock);
+    qr_metrics *m = &engine->metrics;
+    m->steps += batch->count > 0;
+    m->step_seconds += spent;
+    for (int32_t b = 0; b < batch->count; b++)
+        *(batch->spans[b].rows ? &m->prefill_rows : &m->decode_rows) += (uint64_t)batch->spans[b].count;
+    pthread_mutex_unlock(&engine->lock);
+}
+
+static void take_rows(struct qr_engine *engine, const struct batch *batch, qr_status st, const qr_error *err, double spent)
+{
+    int32_t logits = 0;
+    for (int32_t b = 0; b < batch->count; b++) {
+        const struct span_rows rows = {&batch->spans[b], logits};
+        struct sched_request *s = sched_span_request(engine->sched, b);
+        struct task *t = s ? s->owner : NULL;
+        logits += rows.span->count - rows.span->logits_from;
+        engine->results[b] = (struct sched_result){.accepted = rows.span->count, .failed = st != QR_OK};
+        if (!t)
+            continue;
+        note_time(t, rows.span, spent);
+        if (st != QR_OK) {
+            t->status = st;
+            t->error = *err;
+        } else {
+            (t->r ? generate_rows : score_rows)(t, &rows, &engine->results[b]);
+        }
+    }
+}
+
+bool engine_step(struct qr_engine *engine)
+{
+    const struct batch *batch;
+    qr_error err = {0};
+    if (!sched_next(engine->sched, &batch))
+        return false;
+    const double start = clock_seconds();
+    const qr_status st = run_batch(engine, batch, &err);
+    const double spent = clock_seconds() - start;
+    note_step(engine, batch, spent);
+    take_rows(engine, batch, st, &err, spent);
+    sched_complete(engine->sched, engine->results, NULL);
+    return true;
+}
+
+/* ---- ends ---- */
+
+static void note_pools(struct qr_engine *engine)
+{
+    const struct sched_metrics m = sched_metrics(engine->sched);
+    pthread_mutex_lock(&engine->lock);
+    engine->metrics.blocks_free = (uint64_t)blocks_free(sched_blocks(engine->sched));
+    engine->metrics.slots_free = engine->metrics.slots_total - (uint64_t)m.running;
+    engine->metrics.cached_tokens = (uint64_t)m.cached_tokens;
+    pthread_mutex_unlock(&engine->lock);
+}
+
+static void note_prompt_tokens(struct qr_engine *engine, const struct sched_request *s)
+{
+    const int32_t run = s->done < s->prompt ? s->done : s->prompt;
+    pthread_mutex_lock(&engine->lock);
+    engine->metrics.prompt_tokens += (uint64_t)run;
+    pthread_mutex_unlock(&engine->lock);
+}
+
+void engine_finish_tasks(struct qr_engine *engine)
+{
+    note_pools(engine);
+    for (struct sched_request *s; (s = sched_finished(engine->sched));) {
+        struct task *t = s->owner;
+        const enum finish finish = s->finish;
+        if (t->r)
+            note_prompt_tokens(engine, s);
+        sched_request_free(s);
+        t->sched = NULL;
+        unlink_task(engine, t);
+        if (t->r)
+            generate_end(t, finish);
+        else
+            score_end(t);
+    }
+}
