@@ -156,8 +156,9 @@ bool engine_step(struct qr_engine *engine)
 static void note_pools(struct qr_engine *engine)
 {
     const struct sched_metrics m = sched_metrics(engine->sched);
+    const int64_t free = blocks_free(sched_blocks(engine->sched)) + images_evictable(sched_images(engine->sched));
     pthread_mutex_lock(&engine->lock);
-    engine->metrics.blocks_free = (uint64_t)blocks_free(sched_blocks(engine->sched));
+    engine->metrics.blocks_free = (uint64_t)free; /* cached ones can be had too */
     engine->metrics.slots_free = engine->metrics.slots_total - (uint64_t)m.running;
     engine->metrics.cached_tokens = (uint64_t)m.cached_tokens;
     pthread_mutex_unlock(&engine->lock);
