@@ -1,11 +1,6 @@
-#include "base/alloc.h"
-#include "sched/state.h"
+#include <string.h>
 
-/* What the tables of all requests say about one block or slot. */
-struct books {
-    int32_t *references; /* [blocks] */
-    int32_t *holder;     /* [slots] requests that hold it */
-};
+#include "sched/state.h"
 
 static qr_status broken(qr_error *err, const char *rule, const struct sched_request *r, const char *what)
 {
@@ -139,12 +134,10 @@ static qr_status check_all(const struct sched *s, const struct books *books, qr_
     return st == QR_OK ? check_maintenance(s, err) : st;
 }
 
+/* The books are emptied and written again: whose they are is no state of the scheduler. */
 qr_status sched_check(const struct sched *s, qr_error *err)
 {
-    struct books books = {.references = qr_calloc((size_t)blocks_usable(s->blocks) + 1, sizeof *books.references),
-                          .holder = qr_calloc((size_t)s->options.pool->slots, sizeof *books.holder)};
-    qr_status st = books.references && books.holder ? check_all(s, &books, err) : QR_OK; /* no memory: no opinion */
-    qr_free(books.references);
-    qr_free(books.holder);
-    return st;
+    memset(s->books.references, 0, ((size_t)blocks_usable(s->blocks) + 1) * sizeof *s->books.references);
+    memset(s->books.holder, 0, (size_t)s->options.pool->slots * sizeof *s->books.holder);
+    return check_all(s, &s->books, err);
 }

@@ -80,7 +80,9 @@ static qr_status open_parts(struct sched *s, qr_error *err)
     s->slots = qr_calloc(slots, sizeof *s->slots);
     s->moves = qr_calloc(slots, sizeof *s->moves);
     s->settle = qr_calloc((size_t)o->max_requests * (SCHED_MAX_DEPTH + 1), sizeof *s->settle);
-    bool complete = s->slots && s->moves && s->settle;
+    s->books.references = qr_calloc((size_t)o->pool->blocks, sizeof *s->books.references);
+    s->books.holder = qr_calloc(slots, sizeof *s->books.holder);
+    bool complete = s->slots && s->moves && s->settle && s->books.references && s->books.holder;
     for (int32_t i = 0; i <= o->depth; i++)
         complete = open_batch(s, &s->ring[i]) && complete;
     if (!complete)
@@ -123,6 +125,8 @@ void sched_close(struct sched *s)
     qr_free(s->slots);
     qr_free(s->moves);
     qr_free(s->settle);
+    qr_free(s->books.references);
+    qr_free(s->books.holder);
     qr_free(s);
 }
 

@@ -19,6 +19,12 @@ struct out_batch {
     int32_t prefill_spans;
 };
 
+/* What the tables of all requests say about one block or slot (check.c). */
+struct books {
+    int32_t *references; /* [blocks] */
+    int32_t *holder;     /* [slots] requests that hold it */
+};
+
 struct sched {
     struct sched_options options;
     struct row_plan row_scratch;
@@ -51,6 +57,7 @@ struct sched {
     int32_t prefill_left, logits_left;
 
     struct sched_metrics metrics;
+    struct books books;
     qr_error broken; /* first invariant found broken */
 };
 
