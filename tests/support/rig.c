@@ -32,7 +32,8 @@ void rig_open(struct rig *r, const struct rig_options *o)
     r->max_rows = o->max_rows ? o->max_rows : 256;
 
     struct geometry_options g = geometry_defaults(&r->plan);
-    g.block_tokens = r->plan.max_ratio > 32 ? r->plan.max_ratio : 32;
+    if (r->plan.max_ratio <= 2)
+        g.block_tokens = 32;
     g.draft_width = o->draft_width;
     if (o->formats) {
         g.main_format = o->main_format;

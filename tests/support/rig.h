@@ -37,7 +37,7 @@ struct rig_request {
     float *logits;   /* owned: [count][vocab] */
 };
 
-/* Blocks of 32 tokens, or of as many as the largest ratio asks for. */
+/* Blocks of 32 tokens, of 128 for V4. */
 void rig_open(struct rig *r, const struct rig_options *options);
 void rig_close(struct rig *r);
 
