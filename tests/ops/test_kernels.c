@@ -1,6 +1,7 @@
 #include "support/support.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,10 +90,41 @@ static void run(const struct cpu_kernels *set, enum kind kind, const struct pane
     (kind == FP4 ? set->panel_fp4 : kind == BF16 ? set->panel_bf16 : kind == F32 ? set->panel_f32 : set->panel_fp8)(p);
 }
 
+static float exact(const struct cpu_kernels *set, enum kind kind, const struct panel *p, int r, int j)
+{
+    return (kind == FP4    ? set->exact_fp4
+            : kind == BF16 ? set->exact_bf16
+            : kind == F32  ? set->exact_f32
+                           : set->exact_fp8)(p, r, j);
+}
+
+/* y[r][j] by the reference's rule: f64 sums of a block of one scale, each rounded to f32 and added in order; of a whole
+ * split for unscaled activations. */
+static float by_the_rule(const struct matrix *m, enum kind kind, int r, int j)
+{
+    const struct panel *p = &m->panel;
+    const bool scaled = kind < BF16 && p->a_block != PANEL_UNSCALED;
+    const int group = !scaled ? K : p->scale_block < p->a_block ? p->scale_block : p->a_block;
+    float y = 0;
+    for (int s = 0; s < p->splits; s++) {
+        float sum = 0;
+        for (int k = p->split[s]; k < p->split[s + 1]; k += group) {
+            const int end = k + group < p->split[s + 1] ? k + group : p->split[s + 1];
+            double part = 0;
+            for (int i = k; i < end; i++)
+                part += (double)p->a[r * p->a_stride + i] * m->value[j][i];
+            sum += (float)part * (scaled ? p->a_scale[r * p->a_scale_stride + k / p->a_block] : 1);
+        }
+        y += sum;
+    }
+    return y;
+}
+
 static void every_set_multiplies_as_binary64_does_and_a_row_keeps_its_bits_in_a_batch(void **state)
 {
     static struct matrix m;
-    static float a[ROWS][K], scale[ROWS][K / 32], y[ROWS][N], alone[N], scratch[ROWS * KERNEL_LANES];
+    static float a[ROWS][K], scale[ROWS][K / 32], y[ROWS][N], alone[N], scratch[ROWS * KERNEL_LANES],
+        size[ROWS * N], size_alone[N];
     const struct cpu_kernels *set[3];
     const int n = sets(set);
     (void)state;
@@ -115,20 +147,32 @@ static void every_set_multiplies_as_binary64_does_and_a_row_keeps_its_bits_in_a_
                 m.panel.a_scale = &scale[0][0];
                 m.panel.a_scale_stride = K / 32;
                 m.panel.rows = ROWS;
+                const int32_t a_block = m.panel.a_block;
                 m.panel.y = &y[0][0];
-                m.panel.y_stride = N;
+                m.panel.y_stride = m.panel.size_stride = N;
+                m.panel.size = size;
                 m.panel.scratch = scratch;
                 run(set[s], kind, &m.panel);
                 for (int r = 0; r < ROWS; r++) {
                     for (int j = 0; j < N; j++) {
-                        double want = 0, size = 0;
+                        double want = 0, sum = 0;
                         for (int k = 0; k < K; k++) {
                             double x = (double)a[r][k] * m.value[j][k] *
                                        (kind >= BF16 ? 1 : (double)scale[r][k / m.panel.a_block]);
                             want += x;
-                            size += fabs(x);
+                            sum += fabs(x);
                         }
-                        assert_true(fabs(y[r][j] - want) <= 1e-6 * size);
+                        assert_true(fabs(y[r][j] - want) <= 1e-6 * sum);
+                        assert_true(fabsf(y[r][j]) <= size[r * N + j] * 1.000001f && size[r * N + j] <= sum * 1.000001);
+                        assert_true(fabs(y[r][j] - want) <= 0x1p-21 * size[r * N + j]);
+                        assert_int_equal(f32_bits(exact(set[s], kind, &m.panel, r, j)),
+                                         f32_bits(by_the_rule(&m, kind, r, j)));
+                        struct panel plain = m.panel;
+                        plain.a_block = PANEL_UNSCALED;
+                        m.panel.a_block = PANEL_UNSCALED;
+                        assert_int_equal(f32_bits(exact(set[s], kind, &plain, r, j)),
+                                         f32_bits(by_the_rule(&m, kind, r, j)));
+                        m.panel.a_block = a_block;
                     }
                     struct panel one = m.panel;
                     one.rows = 1;
@@ -137,6 +181,7 @@ static void every_set_multiplies_as_binary64_does_and_a_row_keeps_its_bits_in_a_
                     one.first = 16;
                     one.n = 7;
                     one.y = alone;
+                    one.size = size_alone;
                     run(set[s], kind, &one);
                     assert_memory_equal(alone, &y[r][16], 7 * sizeof(float));
                 }

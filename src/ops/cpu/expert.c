@@ -62,10 +62,10 @@ static void up_tile(void *user, int64_t item, int thread)
     const struct decoded d = part_of(&f->decoded, s->from, s->to);
     float *scratch = f->thread_scratch + thread * f->thread_floats;
 
-    product_tile(f->kernels, &d, job->op->w1[s->expert], 0, first, n, f->gate + (int64_t)s->from * job->inner + first,
-                 job->inner, scratch);
-    product_tile(f->kernels, &d, job->op->w3[s->expert], 0, first, n, f->up + (int64_t)s->from * job->inner + first,
-                 job->inner, scratch);
+    product_tile(f->kernels, &d, job->op->w1[s->expert], 0, first, n, PRODUCT_TO_BF16,
+                 f->gate + (int64_t)s->from * job->inner + first, job->inner, scratch);
+    product_tile(f->kernels, &d, job->op->w3[s->expert], 0, first, n, PRODUCT_TO_BF16,
+                 f->up + (int64_t)s->from * job->inner + first, job->inner, scratch);
 }
 
 /* silu(g) u with the clamps of v41-model.md 7.2; the reference takes g and u as bf16 and applies the routing weight here. */
@@ -113,9 +113,9 @@ static void down_tile(void *user, int64_t item, int thread)
     const int32_t n = job->hidden - first < PRODUCT_TILE ? job->hidden - first : PRODUCT_TILE;
     const struct decoded d = part_of(&f->inner, s->from, s->to);
     float *scratch = f->thread_scratch + thread * f->thread_floats;
-    float *y = scratch + PRODUCT_ROWS * KERNEL_LANES;
+    float *y = scratch + PRODUCT_SCRATCH;
 
-    product_tile(f->kernels, &d, job->op->w2[s->expert], 0, first, n, y, PRODUCT_TILE, scratch);
+    product_tile(f->kernels, &d, job->op->w2[s->expert], 0, first, n, PRODUCT_TO_BF16, y, PRODUCT_TILE, scratch);
     for (int32_t place = s->from; place < s->to; place++) {
         uint16_t *out = (uint16_t *)job->op->out +
                         (pair_row(job, place) * job->choices + job->pair[place] % job->choices) * job->hidden + first;

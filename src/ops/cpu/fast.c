@@ -57,7 +57,7 @@ static qr_status reserve(struct fast *f, const struct op_limits *limits, int64_t
     f->max_inner = c->moe_intermediate_size;
     f->max_experts = (int32_t)larger(c->n_routed_experts, c->dspark_n_routed_experts);
     f->max_pairs = (int64_t)limits->max_rows * larger(larger(c->n_experts_per_tok, c->dspark_n_experts_per_tok), 1);
-    f->thread_floats = PRODUCT_ROWS * (KERNEL_LANES + PRODUCT_TILE);
+    f->thread_floats = PRODUCT_SCRATCH + PRODUCT_ROWS * PRODUCT_TILE;
     f->thread_floats = larger(f->thread_floats, attend_scratch_floats(c->head_dim));
     f->thread_floats = larger(f->thread_floats, index_scratch_floats(c->index_n_heads, c->index_head_dim, c->index_topk,
                                                                      c->candidate_topk_blocks));

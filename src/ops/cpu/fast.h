@@ -1,5 +1,7 @@
-/* fast.h: the operators that an instruction set speeds up; all others are the reference's. Each agrees with the
- * reference within rounding and keeps its own bits for any number of rows and threads. */
+/* fast.h: the operators that an instruction set speeds up; all others are the reference's. Each keeps its own bits for any
+ * number of rows and threads, and they are the reference's: sums are exact before they are rounded (attend.c, index.c), or
+ * formed again where an f32 one could be rounded otherwise (product.h). Only a sum that lies within a few parts in 2^53 of
+ * a tie of f32, one in many millions, can part the two. */
 #ifndef QR_OPS_CPU_FAST_H
 #define QR_OPS_CPU_FAST_H
 

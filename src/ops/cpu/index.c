@@ -10,7 +10,9 @@
 #include "ops/cpu/reference/reference.h"
 
 /* A work item is one row: it walks its visible rows (or its candidate blocks) once and keeps the best in a bounded heap,
- * so that no plane of scores exists. */
+ * so that no plane of scores exists. Keys are scored INDEX_KEYS at a time by all heads with attention's product, whose f64
+ * sums choose as the reference does; KEY_PAD as there. */
+enum { INDEX_KEYS = 32, KEY_PAD = 8 };
 
 struct index_job {
     struct fast *f;
@@ -22,68 +24,88 @@ struct index_item {
     const struct cpu_kernels *kernels;
     int32_t row, request, visible;
     const float *weights;       /* [heads] */
-    float *query;               /* [heads][dim] decoded; unused in INT8 */
+    double *query, *keys;       /* [heads][dim], [INDEX_KEYS][dim + KEY_PAD]; unused in INT8 */
+    float *product;             /* [heads][INDEX_KEYS] query . key */
+    float key_scale[INDEX_KEYS];
+    bool mapped[INDEX_KEYS];
     const int8_t *codes;        /* INT8 query */
     const float *code_scales;
-    float *key;                 /* [dim] */
+    float *decoded;             /* [heads][dim] */
 };
 
 int64_t index_scratch_floats(int32_t heads, int32_t dim, int32_t topk, int32_t topk_blocks)
 {
-    return (int64_t)(heads + 1) * dim + 2 * ((int64_t)topk + topk_blocks) + 64;
+    const int64_t doubles = (int64_t)heads * dim + (int64_t)INDEX_KEYS * (dim + KEY_PAD);
+    const int64_t floats = (int64_t)heads * (INDEX_KEYS + dim);
+    return 2 * doubles + floats + 2 * ((int64_t)topk + topk_blocks) + 64;
 }
 
-/* The stored key as f32 (its codes in INT8); returns its scale (1 where it is in the values). */
-static float load_key(const struct index_item *it, const struct row_address *at, const int8_t **codes)
+/* The stored key as f32 in `out`. */
+static void load_key(const struct index_item *it, const struct row_address *at, float *out)
 {
     const int32_t n = it->op->dim;
-    float scale = 1;
+    float scale;
     switch (it->op->plane.format) {
     case ROW_INDEX_FP4:
-        it->kernels->decode_fp4(at->values, it->key, n);
+        it->kernels->decode_fp4(at->values, out, n);
         for (int32_t b = 0; b < n; b += 32)
-            it->kernels->scale(it->key + b, e8m0_decode(at->scales[b / 32]), 32);
-        return 1;
+            it->kernels->scale(out + b, e8m0_decode(at->scales[b / 32]), 32);
+        break;
     case ROW_INDEX_FP8:
         memcpy(&scale, at->scales, sizeof scale);
-        it->kernels->decode_fp8(at->values, it->key, n);
-        it->kernels->scale(it->key, scale, n);
-        return 1;
-    case ROW_INDEX_INT8:
-        memcpy(&scale, at->scales, sizeof scale);
-        *codes = (const int8_t *)at->values;
-        return scale;
+        it->kernels->decode_fp8(at->values, out, n);
+        it->kernels->scale(out, scale, n);
+        break;
     default:
-        it->kernels->decode_bf16((const uint16_t *)(const void *)at->values, it->key, n);
-        return 1;
+        it->kernels->decode_bf16((const uint16_t *)(const void *)at->values, out, n);
+        break;
     }
 }
 
-/* Score of compressed row j (v41-model.md 6.2; v4-model.md 5.6 and 7.4): heads in ascending order; -inf where the row's
- * block is unmapped. */
-static float score_row(const struct index_item *it, int32_t j)
+/* it->product, and key_scale of it, of rows [from, from + count). */
+static void multiply_keys(struct index_item *it, int32_t from, int32_t count)
 {
     const struct op_index_select *op = it->op;
     const int32_t n = op->dim;
-    const int8_t *codes = NULL;
     struct row_address at;
-    float sum = 0;
-    if (!plane_find(&op->plane, op->step, it->request, j, &at))
-        return -INFINITY;
-    const float key_scale = load_key(it, &at, &codes);
-    for (int32_t h = 0; h < op->heads; h++) {
-        if (op->mode == SCORE_INT8) {
-            const float dot = (float)it->kernels->dot_i8(it->codes + (int64_t)h * n, codes, n);
-            sum += fmaxf(dot, 0) * it->code_scales[h] * it->weights[h];
-            continue;
+    for (int32_t i = 0; i < count; i++) {
+        it->mapped[i] = plane_find(&op->plane, op->step, it->request, from + i, &at);
+        it->key_scale[i] = 1;
+        if (op->mode != SCORE_INT8) {
+            if (it->mapped[i])
+                load_key(it, &at, it->decoded);
+            else
+                memset(it->decoded, 0, (size_t)n * sizeof *it->decoded);
+            it->kernels->widen(it->decoded, it->keys + (int64_t)i * (n + KEY_PAD), n);
+        } else if (it->mapped[i]) {
+            memcpy(&it->key_scale[i], at.scales, sizeof it->key_scale[i]);
+            for (int32_t h = 0; h < op->heads; h++)
+                it->product[(int64_t)h * INDEX_KEYS + i] =
+                    (float)it->kernels->dot_i8(it->codes + (int64_t)h * n, (const int8_t *)at.values, n);
         }
-        const float dot = it->kernels->dot(it->query + (int64_t)h * n, it->key, n);
-        if (op->mode == SCORE_BF16)
-            sum += bf16_round(fmaxf(bf16_round(dot), 0) * it->weights[h]);
-        else
-            sum += fmaxf(dot, 0) * it->weights[h];
     }
-    return op->mode == SCORE_BF16 ? bf16_round(sum) : sum * key_scale;
+    if (op->mode != SCORE_INT8)
+        it->kernels->scores(it->query, op->heads, it->keys, count, n + KEY_PAD, n, it->product, INDEX_KEYS);
+}
+
+/* Score of key i of those multiplied (v41-model.md 6.2; v4-model.md 5.6 and 7.4): heads in ascending order; -inf where
+ * the row's block is unmapped. */
+static float score_of(const struct index_item *it, int32_t i)
+{
+    const struct op_index_select *op = it->op;
+    double sum = 0;
+    if (!it->mapped[i])
+        return -INFINITY;
+    for (int32_t h = 0; h < op->heads; h++) {
+        float d = it->product[(int64_t)h * INDEX_KEYS + i];
+        if (op->mode == SCORE_BF16)
+            d = bf16_round(d);
+        if (op->mode == SCORE_INT8)
+            d *= it->code_scales[h];
+        const float v = fmaxf(d, 0) * it->weights[h];
+        sum += (double)(op->mode == SCORE_BF16 ? bf16_round(v) : v);
+    }
+    return op->mode == SCORE_BF16 ? bf16_round((float)sum) : (float)sum * it->key_scale[i];
 }
 
 /* Every visible row that is mapped is kept: no score is formed. */
@@ -98,16 +120,20 @@ static void keep_all(const struct index_item *it)
 }
 
 /* Scores rows [from, to), offers them to `best`, and returns the largest of them. */
-static float offer_rows(const struct index_item *it, int32_t from, int32_t to, struct best *best)
+static float offer_rows(struct index_item *it, int32_t from, int32_t to, struct best *best)
 {
     float largest = -INFINITY;
-    for (int32_t j = from; j < to; j++) {
-        const float s = score_row(it, j);
-        if (it->op->scores)
-            it->op->scores[it->row * it->op->score_stride + j] = s;
-        if (s > largest)
-            largest = s;
-        best_offer(best, s, j);
+    for (; from < to; from += INDEX_KEYS) {
+        const int32_t count = to - from < INDEX_KEYS ? to - from : INDEX_KEYS;
+        multiply_keys(it, from, count);
+        for (int32_t i = 0; i < count; i++) {
+            const float s = score_of(it, i);
+            if (it->op->scores)
+                it->op->scores[it->row * it->op->score_stride + from + i] = s;
+            if (s > largest)
+                largest = s;
+            best_offer(best, s, from + i);
+        }
     }
     return largest;
 }
@@ -130,9 +156,13 @@ static void select_row(void *user, int64_t item, int thread)
         .op = op, .kernels = f->kernels, .row = row, .request = op->step->batch_id[row],
         .visible = plan_visible(op->ratio, op->step->positions[row]),
         .weights = op->weights + (int64_t)row * op->heads,
-        .query = scratch, .key = scratch + (int64_t)op->heads * op->dim,
+        .query = (double *)(void *)scratch,
     };
-    float *after = it.key + op->dim;
+    const int64_t query = (int64_t)op->heads * op->dim;
+    it.keys = it.query + query;
+    it.product = (float *)(void *)(it.keys + (int64_t)INDEX_KEYS * (op->dim + KEY_PAD));
+    it.decoded = it.product + (int64_t)op->heads * INDEX_KEYS;
+    float *after = it.decoded + query;
     struct best best = {.kept = (struct scored *)(void *)after, .capacity = op->topk};
     struct best blocks = {.kept = best.kept + op->topk, .capacity = op->topk_blocks};
 
@@ -142,11 +172,11 @@ static void select_row(void *user, int64_t item, int thread)
         return;
     }
     if (op->mode == SCORE_INT8) {
-        it.codes = (const int8_t *)op->query.codes + (int64_t)row * op->heads * op->dim;
+        it.codes = (const int8_t *)op->query.codes + row * query;
         it.code_scales = (const float *)op->query.scales + (int64_t)row * op->heads;
     } else {
-        f->kernels->decode_bf16((const uint16_t *)op->query.codes + (int64_t)row * op->heads * op->dim, it.query,
-                                op->heads * op->dim);
+        f->kernels->decode_bf16((const uint16_t *)op->query.codes + row * query, it.decoded, (int32_t)query);
+        f->kernels->widen(it.decoded, it.query, (int32_t)query);
     }
     for (int32_t j = 0; op->scores && op->use_candidates && j < it.visible; j++)
         op->scores[row * op->score_stride + j] = -INFINITY; /* outside the pool */

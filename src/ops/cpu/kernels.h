@@ -2,7 +2,11 @@
  * expert.c, attend.c, index.c) are written once.
  *
  * One dot-product rule per set, for every number of rows: K in vectors of the set's width, 32 values at a time in
- * ascending order, lanes added pairwise at the end (kernels_body.h). So a row's bits depend on the row alone. */
+ * ascending order, lanes added pairwise at the end (kernels_body.h). So a row's bits depend on the row alone.
+ *
+ * A panel's sums are f32 and say how far they may be from the reference's; the few that this could round to another bf16
+ * are formed again by `exact`, as the reference does (product.h). So a code, a route or a selection behind a product is
+ * the reference's, at the speed of f32. */
 #ifndef QR_OPS_CPU_KERNELS_H
 #define QR_OPS_CPU_KERNELS_H
 
@@ -17,7 +21,7 @@ struct panel {
     int64_t a_stride;
     const float *a_scale;      /* [rows][a_scale_stride] one per a_block columns; NULL: none */
     int64_t a_scale_stride;
-    int32_t a_block;
+    int32_t a_block;           /* PANEL_UNSCALED: a holds the values themselves; a_scale is one 1 */
     const uint8_t *w;          /* output j at w + j * w_stride bytes */
     int64_t w_stride;
     const uint8_t *w_scale;    /* E8M0; output j, columns of block b at w_scale[(j / scale_rows) * scale_stride + b] */
@@ -26,10 +30,12 @@ struct panel {
     int32_t splits, split[9];
     float *y;                  /* [rows][y_stride], output first+j at y[r][j] */
     int64_t y_stride;
+    float *size;               /* [rows][size_stride] sum of the absolute values of the vectors' lanes that y adds up */
+    int64_t size_stride;
     float *scratch;            /* [rows][KERNEL_LANES]: running sums */
 };
 
-enum { KERNEL_LANES = 32 };    /* at least the widest vector, in f32 */
+enum { KERNEL_LANES = 32, /* at least the widest vector, in f32 */ PANEL_UNSCALED = INT32_MAX };
 
 struct cpu_kernels {
     const char *name;
@@ -37,9 +43,15 @@ struct cpu_kernels {
     void (*panel_fp4)(const struct panel *);
     void (*panel_bf16)(const struct panel *);
     void (*panel_f32)(const struct panel *);
+    /* y[r][j] of the panel by the reference's rule: sums in f64, of a block of one scale (rounded to f32, scaled and added
+     * in ascending order) or, for unscaled activations, of a split. */
+    float (*exact_fp8)(const struct panel *, int32_t r, int32_t j);
+    float (*exact_fp4)(const struct panel *, int32_t r, int32_t j);
+    float (*exact_bf16)(const struct panel *, int32_t r, int32_t j);
+    float (*exact_f32)(const struct panel *, int32_t r, int32_t j);
     /* int32 sum of a[k] w[k]; exact, so the same in every set. k a multiple of 32 or not. */
     int32_t (*dot_i8)(const int8_t *a, const int8_t *w, int32_t k);
-    /* f32 dot product of n values. */
+    /* Dot product of n values, summed in f64. */
     float (*dot)(const float *a, const float *b, int32_t n);
     /* y[i] *= s */
     void (*scale)(float *y, float s, int32_t n);

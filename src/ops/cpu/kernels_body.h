@@ -1,16 +1,18 @@
 /* kernels_body.h: the inner loops, written once over a handful of vector words that the including file defines:
  *
  *   V            a vector of VN f32 lanes               V_ZERO  V_SET(x)  V_LOAD(p)  V_STORE(p, v)
- *   V_ADD  V_MUL V_FMA(a, b, c) = a b + c               V_SUM(v): lanes added pairwise, low half + high half
+ *   V_ADD  V_MUL V_FMA(a, b, c) = a b + c  V_ABS        V_SUM(v): lanes added pairwise, low half + high half
  *   V_BF16(p)    VN bf16 values                         E4M3_UNIT: what a decoded E4M3 value is multiplied by below
  *   D            a vector of DN f64 lanes               D_ZERO  D_SET(x)  D_LOAD(p)  D_FMA(a, b, c)
- *   D_SUM(v)     lanes added pairwise                   D_WIDEN(p, out), D_NARROW(p, v): DN f32 from and to memory
+ *   D_ADD  D_F32(p): DN f32 from memory                 D_WIDEN(p, out), D_NARROW(p, v): DN f32 from and to memory
+ *   D_SUM(v)     lanes added pairwise
  *   decode32_fp8(p, V out[32 / VN])  32 codes, value * E4M3_UNIT^-1
  *   decode32_fp4(p, V out[32 / VN])  16 bytes, natural order
  *   KERNEL(name) the set's own symbol
  *
  * Included once by each instruction set; defines static functions and nothing else. */
 
+#include <math.h>
 #include <string.h>
 
 enum { STEPS = 32 / VN };
@@ -50,7 +52,7 @@ static inline V dot32(const V w[STEPS], const float *a)
             const uint8_t *w = p->w + (p->first + j) * p->w_stride;                                                    \
             const uint8_t *ws = p->w_scale + (p->first + j) / p->scale_rows * p->scale_stride;                         \
             for (int32_t r = 0; r < p->rows; r++)                                                                      \
-                p->y[r * p->y_stride + j] = 0;                                                                         \
+                p->y[r * p->y_stride + j] = p->size[r * p->size_stride + j] = 0;                                       \
             for (int32_t s = 0; s < p->splits; s++) {                                                                  \
                 for (int32_t r = 0; r < p->rows; r++)                                                                  \
                     V_STORE(p->scratch + r * KERNEL_LANES, V_ZERO);                                                    \
@@ -80,8 +82,11 @@ static inline V dot32(const V w[STEPS], const float *a)
                         }                                                                                              \
                     }                                                                                                  \
                 }                                                                                                      \
-                for (int32_t r = 0; r < p->rows; r++)                                                                  \
-                    p->y[r * p->y_stride + j] += V_SUM(V_LOAD(p->scratch + r * KERNEL_LANES));                         \
+                for (int32_t r = 0; r < p->rows; r++) {                                                                \
+                    const V acc = V_LOAD(p->scratch + r * KERNEL_LANES);                                               \
+                    p->y[r * p->y_stride + j] += V_SUM(acc);                                                           \
+                    p->size[r * p->size_stride + j] += V_SUM(V_ABS(acc));                                              \
+                }                                                                                                      \
             }                                                                                                          \
         }                                                                                                              \
     }
@@ -118,7 +123,7 @@ static inline float tail_f32(const uint8_t *w, int32_t k) { return ((const float
         for (int32_t j = 0; j < p->n; j++) {                                                                           \
             const uint8_t *w = p->w + (p->first + j) * p->w_stride;                                                    \
             for (int32_t r = 0; r < p->rows; r++)                                                                      \
-                p->y[r * p->y_stride + j] = 0;                                                                         \
+                p->y[r * p->y_stride + j] = p->size[r * p->size_stride + j] = 0;                                       \
             for (int32_t s = 0; s < p->splits; s++) {                                                                  \
                 const int32_t end = p->split[s + 1];                                                                   \
                 int32_t k = p->split[s];                                                                               \
@@ -133,10 +138,15 @@ static inline float tail_f32(const uint8_t *w, int32_t k) { return ((const float
                     }                                                                                                  \
                 }                                                                                                      \
                 for (int32_t r = 0; r < p->rows; r++) {                                                                \
-                    float sum = V_SUM(V_LOAD(p->scratch + r * KERNEL_LANES));                                          \
-                    for (int32_t i = k; i < end; i++)                                                                  \
-                        sum += TAIL(w, i) * p->a[r * p->a_stride + i];                                                 \
+                    const V acc = V_LOAD(p->scratch + r * KERNEL_LANES);                                               \
+                    float sum = V_SUM(acc), size = V_SUM(V_ABS(acc));                                                  \
+                    for (int32_t i = k; i < end; i++) {                                                                \
+                        const float x = TAIL(w, i) * p->a[r * p->a_stride + i];                                        \
+                        sum += x;                                                                                      \
+                        size += fabsf(x);                                                                              \
+                    }                                                                                                  \
                     p->y[r * p->y_stride + j] += sum;                                                                  \
+                    p->size[r * p->size_stride + j] += size;                                                           \
                 }                                                                                                      \
             }                                                                                                          \
         }                                                                                                              \
@@ -145,19 +155,89 @@ static inline float tail_f32(const uint8_t *w, int32_t k) { return ((const float
 PLAIN_PANEL(panel_bf16, load32_bf16, tail_bf16, 2)
 PLAIN_PANEL(panel_f32, load32_f32, tail_f32, 4)
 
+/* Adds 32 products to two running sums. */
+static inline void exact32(const V d[STEPS], const float *a, D sum[2])
+{
+    float w[32];
+    for (int i = 0; i < STEPS; i++)
+        V_STORE(w + i * VN, d[i]);
+    for (int i = 0; i < 32; i += 2 * DN) {
+        sum[0] = D_FMA(D_F32(w + i), D_F32(a + i), sum[0]);
+        sum[1] = D_FMA(D_F32(w + i + DN), D_F32(a + i + DN), sum[1]);
+    }
+}
+
+#define EXACT_SCALED(NAME, DECODE, BYTES32, UNIT)                                                                      \
+    static float KERNEL(NAME)(const struct panel *p, int32_t r, int32_t j)                                             \
+    {                                                                                                                  \
+        const int32_t group = p->scale_block < p->a_block ? p->scale_block : p->a_block;                               \
+        const uint8_t *w = p->w + (p->first + j) * p->w_stride;                                                        \
+        const uint8_t *ws = p->w_scale + (p->first + j) / p->scale_rows * p->scale_stride;                             \
+        const float *a = p->a + r * p->a_stride;                                                                       \
+        float y = 0;                                                                                                   \
+        for (int32_t s = 0; s < p->splits; s++) {                                                                      \
+            double whole = 0;                                                                                          \
+            float scaled = 0;                                                                                          \
+            for (int32_t k = p->split[s]; k < p->split[s + 1]; k += group) {                                           \
+                const int32_t end = k + group < p->split[s + 1] ? k + group : p->split[s + 1];                         \
+                const float unit = e8m0(ws[k / p->scale_block]);                                                       \
+                D sum[2] = {D_ZERO, D_ZERO};                                                                           \
+                for (int32_t i = k; i < end; i += 32) {                                                                \
+                    V d[STEPS];                                                                                        \
+                    DECODE(w + i / 32 * (BYTES32), d);                                                                 \
+                    exact32(d, a + i, sum);                                                                            \
+                }                                                                                                      \
+                const double part = D_SUM(D_ADD(sum[0], sum[1])) * (double)(UNIT);                                     \
+                if (p->a_block == PANEL_UNSCALED)                                                                      \
+                    whole += part * (double)unit;                                                                      \
+                else                                                                                                   \
+                    scaled += (float)part * p->a_scale[r * p->a_scale_stride + k / p->a_block] * unit;                 \
+            }                                                                                                          \
+            y += p->a_block == PANEL_UNSCALED ? (float)whole : scaled;                                                 \
+        }                                                                                                              \
+        return y;                                                                                                      \
+    }
+
+EXACT_SCALED(exact_fp8, decode32_fp8, 32, E4M3_UNIT)
+EXACT_SCALED(exact_fp4, decode32_fp4, 16, 1.0f)
+
+#define EXACT_PLAIN(NAME, LOAD32, TAIL, SIZE)                                                                          \
+    static float KERNEL(NAME)(const struct panel *p, int32_t r, int32_t j)                                             \
+    {                                                                                                                  \
+        const uint8_t *w = p->w + (p->first + j) * p->w_stride;                                                        \
+        const float *a = p->a + r * p->a_stride;                                                                       \
+        float y = 0;                                                                                                   \
+        for (int32_t s = 0; s < p->splits; s++) {                                                                      \
+            D sum[2] = {D_ZERO, D_ZERO};                                                                               \
+            int32_t k = p->split[s];                                                                                   \
+            for (; k + 32 <= p->split[s + 1]; k += 32) {                                                               \
+                V d[STEPS];                                                                                            \
+                LOAD32(w + (int64_t)k * (SIZE), d);                                                                    \
+                exact32(d, a + k, sum);                                                                                \
+            }                                                                                                          \
+            double whole = D_SUM(D_ADD(sum[0], sum[1]));                                                               \
+            for (; k < p->split[s + 1]; k++)                                                                           \
+                whole += (double)TAIL(w, k) * (double)a[k];                                                            \
+            y += (float)whole;                                                                                         \
+        }                                                                                                              \
+        return y;                                                                                                      \
+    }
+
+EXACT_PLAIN(exact_bf16, load32_bf16, tail_bf16, 2)
+EXACT_PLAIN(exact_f32, load32_f32, tail_f32, 4)
+
 static float KERNEL(dot)(const float *a, const float *b, int32_t n)
 {
-    V acc = V_ZERO;
+    D even = D_ZERO, odd = D_ZERO;
     int32_t i = 0;
-    for (; i + 32 <= n; i += 32) {
-        V d[STEPS];
-        load32_f32((const uint8_t *)(a + i), d);
-        acc = V_ADD(acc, dot32(d, b + i));
+    for (; i + 2 * DN <= n; i += 2 * DN) {
+        even = D_FMA(D_F32(a + i), D_F32(b + i), even);
+        odd = D_FMA(D_F32(a + i + DN), D_F32(b + i + DN), odd);
     }
-    float sum = V_SUM(acc);
+    double sum = D_SUM(D_ADD(even, odd));
     for (; i < n; i++)
-        sum += a[i] * b[i];
-    return sum;
+        sum += (double)a[i] * (double)b[i];
+    return (float)sum;
 }
 
 /* Two heads by four keys at a time, so that a value loaded is used more than once. */
@@ -307,7 +387,9 @@ static void KERNEL(decode_fp4)(const uint8_t *x, float *y, int32_t n)
 #define KERNEL_TABLE(TEXT)                                                                                             \
     {                                                                                                                  \
         .name = TEXT, .panel_fp8 = KERNEL(panel_fp8), .panel_fp4 = KERNEL(panel_fp4), .panel_bf16 = KERNEL(panel_bf16), \
-        .panel_f32 = KERNEL(panel_f32), .dot_i8 = KERNEL(dot_i8), .dot = KERNEL(dot), .scale = KERNEL(scale),          \
-        .scores = KERNEL(scores), .weigh = KERNEL(weigh), .widen = KERNEL(widen), .decode_bf16 = KERNEL(decode_bf16), .decode_fp8 = KERNEL(decode_fp8),                  \
+        .panel_f32 = KERNEL(panel_f32), .exact_fp8 = KERNEL(exact_fp8), .exact_fp4 = KERNEL(exact_fp4),                \
+        .exact_bf16 = KERNEL(exact_bf16), .exact_f32 = KERNEL(exact_f32), .dot_i8 = KERNEL(dot_i8),                    \
+        .dot = KERNEL(dot), .scale = KERNEL(scale), .scores = KERNEL(scores), .weigh = KERNEL(weigh),                  \
+        .widen = KERNEL(widen), .decode_bf16 = KERNEL(decode_bf16), .decode_fp8 = KERNEL(decode_fp8),                  \
         .decode_fp4 = KERNEL(decode_fp4),                                                                              \
     }

@@ -43,11 +43,12 @@ static void multiply_tile(void *user, int64_t item, int thread)
     const int32_t first = tile * PRODUCT_TILE;
     const int32_t n = per_group - first < PRODUCT_TILE ? per_group - first : PRODUCT_TILE;
     float *scratch = f->thread_scratch + thread * f->thread_floats;
-    float *y = scratch + PRODUCT_ROWS * KERNEL_LANES;
+    float *y = scratch + PRODUCT_SCRATCH;
+    const enum product_use use = job->op->out.format == ACT_F32 ? PRODUCT_TO_F32 : PRODUCT_TO_BF16;
     const int32_t output = job->groups > 1 ? block * per_group + first : first;
     const int64_t column = job->parts > 1 ? (int64_t)block * w->spec.n + first : output;
 
-    product_tile(f->kernels, job->d, w, block * w->spec.k, output, n, y, PRODUCT_TILE, scratch);
+    product_tile(f->kernels, job->d, w, block * w->spec.k, output, n, use, y, PRODUCT_TILE, scratch);
     for (int32_t r = 0; r < job->d->rows; r++)
         store_tile(&job->op->out, row_at(&job->op->rows, job->base + r), column, y + r * PRODUCT_TILE, n);
 }

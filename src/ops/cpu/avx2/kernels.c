@@ -14,6 +14,7 @@ typedef __m256 V;
 #define V_ADD(a, b) _mm256_add_ps(a, b)
 #define V_MUL(a, b) _mm256_mul_ps(a, b)
 #define V_FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
+#define V_ABS(v) _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v)
 #define V_BF16(p)                                                                                                      \
     _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p))), 16))
 #define E4M3_UNIT 256.0f
@@ -24,7 +25,9 @@ typedef __m256d D;
 #define D_ZERO _mm256_setzero_pd()
 #define D_SET(x) _mm256_set1_pd(x)
 #define D_LOAD(p) _mm256_loadu_pd(p)
+#define D_ADD(a, b) _mm256_add_pd(a, b)
 #define D_FMA(a, b, c) _mm256_fmadd_pd(a, b, c)
+#define D_F32(p) _mm256_cvtps_pd(_mm_loadu_ps(p))
 #define D_WIDEN(p, out) _mm256_storeu_pd(out, _mm256_cvtps_pd(_mm_loadu_ps(p)))
 #define D_NARROW(p, v) _mm_storeu_ps(p, _mm256_cvtpd_ps(v))
 

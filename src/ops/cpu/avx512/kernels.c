@@ -12,6 +12,7 @@ typedef __m512 V;
 #define V_ADD(a, b) _mm512_add_ps(a, b)
 #define V_MUL(a, b) _mm512_mul_ps(a, b)
 #define V_FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
+#define V_ABS(v) _mm512_abs_ps(v)
 #define V_BF16(p)                                                                                                      \
     _mm512_castsi512_ps(                                                                                               \
         _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(p))), 16))
@@ -23,7 +24,9 @@ typedef __m512d D;
 #define D_ZERO _mm512_setzero_pd()
 #define D_SET(x) _mm512_set1_pd(x)
 #define D_LOAD(p) _mm512_loadu_pd(p)
+#define D_ADD(a, b) _mm512_add_pd(a, b)
 #define D_FMA(a, b, c) _mm512_fmadd_pd(a, b, c)
+#define D_F32(p) _mm512_cvtps_pd(_mm256_loadu_ps(p))
 #define D_WIDEN(p, out) _mm512_storeu_pd(out, _mm512_cvtps_pd(_mm256_loadu_ps(p)))
 #define D_NARROW(p, v) _mm256_storeu_ps(p, _mm512_cvtpd_ps(v))
 

@@ -2,6 +2,8 @@
  * multiply-add, so that the bits are the same on every machine without the other sets. */
 #include "ops/cpu/kernels.h"
 
+#include <math.h>
+
 #include "number/e2m1.h"
 #include "number/e4m3.h"
 
@@ -21,6 +23,7 @@ static inline V V_LOAD(const float *p) { LANES(p[i]); }
 static inline V V_ADD(V a, V b) { LANES(a.lane[i] + b.lane[i]); }
 static inline V V_MUL(V a, V b) { LANES(a.lane[i] * b.lane[i]); }
 static inline V V_FMA(V a, V b, V c) { LANES(a.lane[i] * b.lane[i] + c.lane[i]); }
+static inline V V_ABS(V v) { LANES(fabsf(v.lane[i])); }
 static inline float V_SUM(V v) { return (v.lane[0] + v.lane[2]) + (v.lane[1] + v.lane[3]); }
 
 static inline void V_STORE(float *p, V v)
@@ -47,6 +50,8 @@ typedef struct {
 
 static inline D D_SET(double x) { DOUBLE_LANES(x); }
 static inline D D_LOAD(const double *p) { DOUBLE_LANES(p[i]); }
+static inline D D_ADD(D a, D b) { DOUBLE_LANES(a.lane[i] + b.lane[i]); }
+static inline D D_F32(const float *p) { DOUBLE_LANES(p[i]); }
 static inline D D_FMA(D a, D b, D c) { DOUBLE_LANES(a.lane[i] * b.lane[i] + c.lane[i]); }
 static inline double D_SUM(D v) { return v.lane[0] + v.lane[1]; }
 
