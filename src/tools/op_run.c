@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/buffer.h"
 #include "base/clock.h"
+#include "tools/op_fields.h"
 
 /* ---- memory ---- */
 
@@ -583,21 +584,6 @@ void op_run_close(struct op_run *r)
     qr_free(r);
 }
 
-static qr_status call(struct op_run *r, int kind, const void *op, qr_error *err)
-{
-    switch (kind) {
-#define CALL_KIND(NAME)                                                                                                \
-    case OP_##NAME:                                                                                                    \
-        return r->backend->NAME(r->backend, op, err);
-        QR_OPERATORS(CALL_KIND)
-#undef CALL_KIND
-    default: {
-        const struct op_copy *copy = op;
-        return r->backend->copy(r->backend, copy->to, copy->from, copy->bytes, err);
-    }
-    }
-}
-
 qr_status op_call(struct op_run *r, enum op_kind kind, const void *op, size_t size, qr_error *err)
 {
     void *kept;
@@ -606,7 +592,7 @@ qr_status op_call(struct op_run *r, enum op_kind kind, const void *op, size_t si
     if (!array_grow(&r->calls, &r->call_capacity, r->call_count, sizeof *r->calls))
         return qr_fail(err, QR_NO_MEMORY, "%s: no memory for its list of calls", r->harness->name);
     r->calls[r->call_count++] = (struct op_call){(int)kind, kept};
-    return call(r, (int)kind, kept, err);
+    return op_call_on(r->backend, kind, kept, err);
 }
 
 qr_status op_run_execute(struct op_run *r, qr_error *err)
@@ -620,7 +606,7 @@ qr_status op_run_repeat(struct op_run *r, double *seconds, qr_error *err)
     TRY(r->backend->fence(r->backend, err));
     double start = clock_seconds();
     for (size_t i = 0; i < r->call_count; i++)
-        TRY(call(r, r->calls[i].kind, r->calls[i].op, err));
+        TRY(op_call_on(r->backend, (enum op_kind)r->calls[i].kind, r->calls[i].op, err));
     TRY(r->backend->fence(r->backend, err));
     *seconds = clock_seconds() - start;
     return QR_OK;

@@ -1,7 +1,6 @@
 /* quire trace: a teacher-forced forward of token sequences, its arrays in a file (design/cli.md). */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -9,6 +8,7 @@
 #include "cli/model_options.h"
 #include "plan/settle.h"
 #include "tools/open_device.h"
+#include "tools/open_map.h"
 #include "tools/trace_recorder.h"
 
 struct trace_options {
@@ -90,25 +90,6 @@ static uint32_t groups_of_family(const struct trace *t, uint32_t wanted)
 
 /* ---- opening ---- */
 
-/* A folder without a tokenizer is a synthetic one, whose ids are their own numbers. */
-static qr_status open_map(struct trace *t, qr_error *err)
-{
-    struct tokenizer *tok;
-    if (t->config.n_engram == 0)
-        return QR_OK;
-    char *path = path_join(t->options->model.model, "tokenizer.json");
-    if (!path)
-        return qr_fail(err, QR_NO_MEMORY, "no memory for a path");
-    bool there = access(path, F_OK) == 0;
-    qr_free(path);
-    if (!there)
-        return token_map_identity(t->config.vocab_size, &t->map, err);
-    TRY(tok_open_ids(t->options->model.model, &t->log, &tok, err));
-    qr_status st = token_map_build(tok, &t->map, err);
-    tok_close(tok);
-    return st;
-}
-
 static qr_status open_geometry(struct trace *t, qr_error *err)
 {
     const struct trace_options *o = t->options;
@@ -141,7 +122,7 @@ static qr_status open_model_folder(struct trace *t, uint32_t wanted, qr_error *e
                        t->config.drafter == QR_DRAFTER_DSPARK ? "DSpark" : "none");
     TRY(plan_make(&t->config, w8a8 ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE, &t->plan, err));
     TRY(open_geometry(t, err));
-    return open_map(t, err);
+    return open_token_map(m->model, &t->config, &t->log, &t->map, err);
 }
 
 /* Blocks of every sequence, handed out from the far end of the pool so that no address is where a plain array would

@@ -2,19 +2,30 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/json.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
+#include "tools/open_device.h"
 #include "tools/verify_files.h"
+#include "tools/verify_machine.h"
 #include "tools/verify_sums.h"
 
 struct verify {
     struct model_options model;
     const char *checksums;
     bool files_only, json;
+    struct qr_log log;
+
     struct files_report files;
-    struct findings found;
+    struct findings defects; /* of the files */
+
+    bool ran; /* the machine was looked at */
+    char device[32], reference[32];
+    struct verify_table table;
+    struct tokens_report tokens;
+    struct findings faults; /* of the machine */
 };
+
+/* ---- printing ---- */
 
 static void print_files(const struct verify *v)
 {
@@ -24,16 +35,58 @@ static void print_files(const struct verify *v)
            (double)f->values_bytes / 1e9);
     if (v->checksums)
         printf("checksums: %lld files of %.3f GB\n", (long long)f->hashed_files, (double)f->hashed_bytes / 1e9);
-    for (size_t i = 0; i < v->found.count; i++)
-        printf("%s\n", v->found.items[i]);
-    if (!v->found.count)
+    for (size_t i = 0; i < v->defects.count; i++)
+        printf("%s\n", v->defects.items[i]);
+    if (!v->defects.count)
         printf("the files are sound\n");
+}
+
+static void print_machine(const struct verify *v)
+{
+    const struct tokens_report *t = &v->tokens;
+    printf("\n%s against %s, one layer of each kind:\n", v->device, v->reference);
+    verify_table_print(&v->table);
+    printf("\n%d tokens after a prompt of %d, each layer from the same input:\n", t->tokens, t->prompt);
+    printf("%-8s %10s %10s %10s %10s\n", "layer", "equal", "mean", "error", "median");
+    for (int32_t i = 0; i < t->layers; i++)
+        printf("%-8d %9.3f%% %10.3g %10.3g %10.3g  %s\n", i, 100 * t->layer[i].equal, t->layer[i].mean, t->layer[i].largest,
+               t->layer[i].median, t->layer[i].failed ? "FAIL" : "ok");
+    printf("logits   %10s %10.3g %10.3g, %d choices differ (largest margin %.3g)  %s\n", "", t->mean, t->largest, t->differ, t->margin,
+           t->failed ? "FAIL" : "ok");
+    printf("%s: %.2f tokens/s; %s: one pass over all in %.2f s\n", v->device,
+           t->device_seconds > 0 ? (t->tokens - 1) / t->device_seconds : 0, v->reference, t->reference_seconds);
+    for (size_t i = 0; i < v->faults.count; i++)
+        printf("%s\n", v->faults.items[i]);
+}
+
+static void json_text(struct json_writer *w, const char *key, const char *value)
+{
+    json_w_key(w, key);
+    json_w_string(w, value);
 }
 
 static void json_count(struct json_writer *w, const char *key, int64_t value)
 {
     json_w_key(w, key);
     json_w_int(w, value);
+}
+
+static void json_number(struct json_writer *w, const char *key, double value)
+{
+    json_w_key(w, key);
+    if (value - value == 0)
+        json_w_double(w, value);
+    else
+        json_w_null(w); /* a NaN is no JSON */
+}
+
+static void json_findings(struct json_writer *w, const char *key, const struct findings *f)
+{
+    json_w_key(w, key);
+    json_w_array(w);
+    for (size_t i = 0; i < f->count; i++)
+        json_w_string(w, f->items[i]);
+    json_w_end_array(w);
 }
 
 static void json_files(struct json_writer *w, const struct verify *v)
@@ -48,11 +101,51 @@ static void json_files(struct json_writer *w, const struct verify *v)
     json_count(w, "values_bytes", (int64_t)f->values_bytes);
     json_count(w, "hashed_files", f->hashed_files);
     json_count(w, "hashed_bytes", (int64_t)f->hashed_bytes);
-    json_w_key(w, "defects");
+    json_findings(w, "defects", &v->defects);
+    json_w_end_object(w);
+}
+
+static void json_tokens(struct json_writer *w, const struct tokens_report *t)
+{
+    json_w_key(w, "tokens");
+    json_w_object(w);
+    json_count(w, "prompt", t->prompt);
+    json_count(w, "count", t->tokens);
+    json_count(w, "differ", t->differ);
+    json_number(w, "margin", t->margin);
+    json_number(w, "largest", t->largest);
+    json_number(w, "mean", t->mean);
+    json_number(w, "seconds", t->device_seconds);
+    json_number(w, "reference_seconds", t->reference_seconds);
+    json_w_key(w, "layers");
     json_w_array(w);
-    for (size_t i = 0; i < v->found.count; i++)
-        json_w_string(w, v->found.items[i]);
+    for (int32_t i = 0; i < t->layers; i++) {
+        json_w_object(w);
+        json_number(w, "equal", t->layer[i].equal);
+        json_number(w, "mean", t->layer[i].mean);
+        json_number(w, "largest", t->layer[i].largest);
+        json_number(w, "median", t->layer[i].median);
+        json_w_key(w, "passed");
+        json_w_bool(w, !t->layer[i].failed);
+        json_w_end_object(w);
+    }
     json_w_end_array(w);
+    json_w_key(w, "passed");
+    json_w_bool(w, !t->failed);
+    json_w_end_object(w);
+}
+
+static void json_machine(struct json_writer *w, const struct verify *v)
+{
+    json_w_key(w, "machine");
+    json_w_object(w);
+    json_text(w, "device", v->device);
+    json_text(w, "against", v->reference);
+    json_text(w, "profile", v->model.profile ? v->model.profile : "");
+    json_w_key(w, "operators");
+    verify_table_json(&v->table, w);
+    json_tokens(w, &v->tokens);
+    json_findings(w, "faults", &v->faults);
     json_w_end_object(w);
 }
 
@@ -65,6 +158,8 @@ static qr_status print_json(const struct verify *v, bool sound, qr_error *err)
         return qr_fail(err, QR_NO_MEMORY, "no memory for a report");
     json_w_object(w);
     json_files(w, v);
+    if (v->ran)
+        json_machine(w, v);
     json_w_key(w, "ok");
     json_w_bool(w, sound);
     json_w_end_object(w);
@@ -75,34 +170,75 @@ static qr_status print_json(const struct verify *v, bool sound, qr_error *err)
     return st;
 }
 
+/* ---- looking ---- */
+
 static qr_status look_at_files(struct verify *v, qr_error *err)
 {
     struct worker_pool *pool;
     TRY(pool_open(v->model.threads, &pool, err));
-    qr_status st = verify_files(v->model.model, pool, v->model.quiet, &v->files, &v->found, err);
+    qr_status st = verify_files(v->model.model, pool, v->model.quiet, &v->files, &v->defects, err);
     if (st == QR_OK && v->checksums)
-        st = verify_sums(v->model.model, v->checksums, pool, v->model.quiet, &v->files, &v->found, err);
+        st = verify_sums(v->model.model, v->checksums, pool, v->model.quiet, &v->files, &v->defects, err);
     pool_close(pool);
     return st;
 }
 
-/* The one sentence that a failure ends with; the defects themselves are printed. */
-static qr_status judge_files(const struct verify *v, qr_error *err)
+static qr_status compare(struct verify *v, struct machine *m, struct backend *device, struct backend *reference, qr_error *err)
 {
-    if (!v->found.count)
-        return QR_OK;
-    return qr_fail(err, v->files.config == QR_REFUSED ? QR_REFUSED : QR_BAD_FILE,
-                   "%s: %zu defects in its files, so that nothing was run; the first: %s", v->model.model, v->found.count,
-                   v->found.items[0]);
+    snprintf(v->device, sizeof v->device, "%s", device->name);
+    snprintf(v->reference, sizeof v->reference, "%s", reference->name);
+    TRY(machine_operators(m, device, reference, &v->table, &v->faults, err));
+    TRY(machine_tokens(m, device, reference, &v->tokens, &v->faults, err));
+    if (v->faults.no_memory)
+        return qr_fail(err, QR_NO_MEMORY, "%s: no memory for a list of faults", v->model.model);
+    v->ran = true;
+    return QR_OK;
+}
+
+static qr_status look_at_machine(struct verify *v, qr_error *err)
+{
+    struct machine m = {0};
+    struct backend *device = NULL, *reference = NULL;
+    qr_status st = machine_open(v->model.model, v->model.profile, &v->log, &m, err);
+    if (st == QR_OK)
+        st = open_device(v->model.device, v->model.threads, &v->log, &device, err);
+    if (st == QR_OK)
+        st = open_device("cpu-reference", v->model.threads, &v->log, &reference, err);
+    if (st == QR_OK)
+        st = compare(v, &m, device, reference, err);
+    if (device)
+        device->close(device);
+    if (reference)
+        reference->close(reference);
+    machine_close(&m);
+    return st;
+}
+
+/* ---- judging: the one sentence that a failure ends with; what was found is printed ---- */
+
+static qr_status judge(const struct verify *v, qr_error *err)
+{
+    const char *dir = v->model.model;
+    if (v->defects.count)
+        return qr_fail(err, v->files.config == QR_REFUSED ? QR_REFUSED : QR_BAD_FILE,
+                       "%s: %zu defects in its files, so that nothing was run; the first: %s", dir, v->defects.count, v->defects.items[0]);
+    if (v->faults.count)
+        return qr_fail(err, QR_NUMERIC, "%s: %s is not the reference in %zu ways; the first: %s", dir, v->device, v->faults.count,
+                       v->faults.items[0]);
+    return QR_OK;
 }
 
 static qr_status run(struct verify *v, qr_error *err)
 {
+    qr_error why = {0};
     TRY(look_at_files(v, err));
     if (!v->json)
         print_files(v);
-    qr_error why = {0};
-    qr_status st = judge_files(v, &why);
+    if (!v->defects.count && !v->files_only)
+        TRY(look_at_machine(v, err));
+    if (v->ran && !v->json)
+        print_machine(v);
+    qr_status st = judge(v, &why);
     if (v->json)
         TRY(print_json(v, st == QR_OK, err));
     return st == QR_OK ? QR_OK : qr_fail(err, st, "%s", why.message);
@@ -121,8 +257,9 @@ int tool_verify(int argc, char **argv)
     };
     struct command_line line = {.command = "verify",
                                 .synopsis = "--model DIR [--checksums FILE] [OPTION...]",
-                                .about = "Checks a model folder: every header, every scale, every value that could be no number, and with "
-                                         "a list of checksums every byte. Names every defect.",
+                                .about = "Checks a model's files: every header, every scale, every value that could be no number, and with a "
+                                         "list of checksums every byte. Then this build on this machine against the reference path: every "
+                                         "operator at the model's shapes, and 64 tokens. Names every defect.",
                                 .options = options};
     qr_error err = {0};
     int status;
@@ -130,8 +267,13 @@ int tool_verify(int argc, char **argv)
         return status;
     if (!v.model.model)
         return options_wrong(&line, "--model is missing");
-    arena_init(&v.found.arena, 0);
+    v.log = model_options_log(&v.model);
+    arena_init(&v.defects.arena, 0);
+    arena_init(&v.faults.arena, 0);
+    arena_init(&v.table.arena, 0);
     qr_status st = run(&v, &err);
-    findings_free(&v.found);
+    findings_free(&v.defects);
+    findings_free(&v.faults);
+    verify_table_free(&v.table);
     return st == QR_OK ? 0 : report_failure("verify", &err);
 }

@@ -214,6 +214,36 @@ class Verify(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertIn("absent", err)
 
+    def test_the_bundled_models_pass_whole(self):
+        for model in ("tiny-v41", "tiny-v4"):
+            status, out, err = quire("verify", "--model", f"{MODELS}/{model}", "--json")
+            self.assertEqual((status, err), (0, ""))
+            report = json.loads(out)
+            self.assertTrue(report["ok"])
+            machine = report["machine"]
+            self.assertEqual((machine["against"], machine["faults"]), ("cpu-reference", []))
+            self.assertTrue(all(row["passed"] and row["points"] > 0 for row in machine["operators"]))
+            self.assertTrue(any(row["operator"] == "attend" and row["seconds"] > 0 and row["bytes"] > 0 for row in machine["operators"]))
+            self.assertEqual(machine["tokens"]["count"], 64)
+            self.assertTrue(all(layer["passed"] for layer in machine["tokens"]["layers"]))
+        status, out, err = quire("verify", "--model", f"{MODELS}/tiny-v4")
+        self.assertEqual((status, err), (0, ""))
+        for word in ("the files are sound", "index_select", "tokens/s"):
+            self.assertIn(word, out)
+
+    def test_a_device_that_is_not_there_fails(self):
+        status, _, err = quire("verify", "--model", f"{MODELS}/tiny-v4", "--device", "nothing")
+        self.assertEqual((status, err.count("\n")), (1, 1))
+        self.assertIn("nothing", err)
+
+    def test_nothing_is_run_on_broken_files(self):
+        copy = Copy(self, "tiny-v41")
+        copy.poke(SCALE, 5, b"\xff")
+        status, out, err = quire("verify", "--model", copy.dir, "--json")
+        self.assertEqual(status, 1)
+        self.assertNotIn("machine", json.loads(out))
+        self.assertIn("nothing was run", err)
+
     def test_wrong_lines_exit_with_two(self):
         self.assertEqual(quire("verify")[0], 2)
         self.assertEqual(quire("verify", "--model", f"{MODELS}/tiny-v4", "--checksum", "x")[0], 2)
