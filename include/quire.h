@@ -76,7 +76,8 @@ typedef enum qr_log_severity { QR_SEVERITY_ERROR, QR_SEVERITY_WARN, QR_SEVERITY_
 
 typedef struct qr_model_options {
     size_t size;
-    const char *device;          /* "cpu" (default), "cpu-reference", "cpu-avx512", "cpu-avx2", "cpu-portable" */
+    const char *device;          /* "cpu" (default), "cpu-reference", "cpu-avx512", "cpu-avx2", "cpu-portable",
+                                    "cuda[:N]" (the module libquire_cuda.so) */
     const char *profile;         /* "reference" or "w8a8"; NULL: the folder's */
     const char *prompt_profile;  /* "auto" (default), "v4a", "v4b", "v41" */
     int threads;                 /* 0: every core this process may use */

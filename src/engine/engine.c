@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "base/alloc.h"
+#include "ops/device.h"
 
 /* ---- the engine's thread ---- */
 
@@ -64,7 +65,7 @@ static void *engine_main(void *argument)
 static qr_status open_backend(struct qr_engine *engine, qr_error *err)
 {
     const qr_model *model = engine->model;
-    return backend_cpu_open(model_cpu_path(model->device), model->threads, &model->log, &engine->backend, err);
+    return backend_open(model->device, model->threads, &model->log, &engine->backend, err);
 }
 
 /* Until steps have been measured: a core's rough figures. They choose between ways to the same bits. */

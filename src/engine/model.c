@@ -6,25 +6,19 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "engine/structs.h"
-#include "ops/ops.h"
+#include "ops/device.h"
 #include "plan/settle.h"
 
 enum { MOST_THREADS = 4096 };
 
 /* ---- options ---- */
 
-const char *model_cpu_path(const char *device) { return device[strlen("cpu")] ? device + strlen("cpu-") : NULL; }
-
 static qr_status check_device(const char *device, qr_error *err)
 {
-    const bool cuda = strncmp(device, "cuda", 4) == 0 && (device[4] == 0 || device[4] == ':');
-    const bool cpu = strcmp(device, "cpu") == 0 || strncmp(device, "cpu-", 4) == 0;
-    if (cuda)
-        return qr_fail(err, QR_UNSUPPORTED, "device \"%s\": this build has no CUDA backend", device);
-    if (!cpu || strlen(device) >= sizeof ((struct qr_model *)0)->device)
-        return qr_fail(err, QR_BAD_ARGUMENT, "device: \"%s\", wanted cpu, cpu-reference, cpu-avx512, cpu-avx2, "
-                       "cpu-portable or cuda[:N]", device);
-    return backend_cpu_name(model_cpu_path(device), err) ? QR_OK : QR_UNSUPPORTED;
+    char name[64];
+    if (strlen(device) >= sizeof ((struct qr_model *)0)->device)
+        return qr_fail(err, QR_BAD_ARGUMENT, "device: \"%s\" is no name of a device", device);
+    return backend_name(device, name, sizeof name, err);
 }
 
 static qr_status check_values(const qr_model_options *o, qr_error *err)

@@ -37,7 +37,4 @@ qr_status model_config_read(const char *dir, const qr_model_options *given, stru
  * QR_UNSUPPORTED for a device that this build or machine does not have. */
 qr_status model_options_read(const qr_model_options *given, qr_model_options *out, qr_error *err);
 
-/* The path of the CPU backend that a device names (backend_cpu_open): NULL for the best one. */
-const char *model_cpu_path(const char *device);
-
 #endif

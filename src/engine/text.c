@@ -6,7 +6,7 @@
 #include "engine/describe.h"
 #include "engine/model.h"
 #include "engine/text.h"
-#include "ops/ops.h"
+#include "ops/device.h"
 #include "text/chat.h"
 #include "text/detokenizer.h"
 
@@ -118,6 +118,6 @@ void qr_model_get_info(const qr_model *model, qr_model_info *out)
                            .thinking_levels = true};
     snprintf(out->name, sizeof out->name, "%s", model->name);
     snprintf(out->family, sizeof out->family, "%s", family_title(c));
-    snprintf(out->backend, sizeof out->backend, "%s", backend_cpu_name(model_cpu_path(model->device), NULL));
+    (void)backend_name(model->device, out->backend, sizeof out->backend, NULL); /* it was there when the model was opened */
     snprintf(out->prompt_profile, sizeof out->prompt_profile, "%s", model->prompt_profile);
 }

@@ -4,8 +4,7 @@
 
 #include "ops/ops.h"
 
-/* "cpu" (the best path of this machine) or "cpu-reference"; QR_UNSUPPORTED for a device that this build does not have.
- */
+/* As backend_open of ops/device.h. */
 qr_status open_device(const char *device, int threads, const struct qr_log *log, struct backend **out, qr_error *err);
 
 #endif

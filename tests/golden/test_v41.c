@@ -16,6 +16,7 @@
 #include "support/golden.h"
 #include "support/models.h"
 #include "support/scratch.h"
+#include "support/shared_memory.h"
 
 static const char *const folders[] = {"spec-13.1", "wide", "pad"};
 enum { FOLDERS = sizeof folders / sizeof *folders, MAX_CASES = 8, MAX_TOKENS = 128 };
@@ -308,7 +309,7 @@ static void layers_fed_with_the_golden_give_the_golden_on_the_fast_path(void **s
 {
     (void)state;
     for (int i = 0; i < FOLDERS; i++)
-        check_folder_layers(folders[i], "cpu");
+        check_folder_layers(folders[i], fast_device());
 }
 
 /* The whole passes of 41 tokens and more, all folders together. */
@@ -341,7 +342,7 @@ static void whole_passes_stay_near_the_golden(void **state)
 {
     (void)state;
     check_whole_passes("cpu-reference");
-    check_whole_passes("cpu");
+    check_whole_passes(fast_device());
 }
 
 static void assert_same_file(const char *a, const char *b, const char *what)
@@ -367,9 +368,10 @@ static void chunks_decoding_and_formats_change_no_bit_of_any_array(void **state)
         struct folder f;
         open_folder(&f, folders[i]);
         for (int32_t k = 0; k < f.count; k++) {
-            const char *whole = trace(&f, &f.cases[k], "cpu-reference", (const char *[]){NULL});
+            const char *device = test_device_is_cuda() ? fast_device() : "cpu-reference";
+            const char *whole = trace(&f, &f.cases[k], device, (const char *[]){NULL});
             for (size_t w = 0; w < sizeof ways / sizeof *ways; w++)
-                assert_same_file(whole, trace(&f, &f.cases[k], "cpu-reference", ways[w]), ways[w][0]);
+                assert_same_file(whole, trace(&f, &f.cases[k], device, ways[w]), ways[w][0]);
         }
     }
 }

@@ -6,6 +6,7 @@
 
 #include "number/bf16.h"
 #include "support/ops.h"
+#include "support/shared_memory.h"
 
 enum { ROWS = 13, D = 128, M = 4, HEADS = 4, HD = 32, EXPERTS = 6, ACTIVE = 2, INPUTS = 1 << 15, OUT = 1 << 16 };
 
@@ -26,8 +27,8 @@ struct scene {
     uint8_t out[OUT];
 };
 
-/* Those that this processor lacks are passed over. */
-static const char *const paths[] = {"reference", "portable", "avx2", "avx512"};
+/* Those that this machine lacks are passed over. */
+static const char *const paths[] = {"reference", "portable", "avx2", "avx512", "cuda"};
 
 static void fill_inputs(struct scene *s)
 {
@@ -269,18 +270,27 @@ static void expect_equal(const char *path, const char *name, const char *what, c
             fail_msg("%s: %s: %s: byte %lld is %d, wanted %d", path, name, what, (long long)i, found[i], want[i]);
 }
 
+static bool is_here(const char *path)
+{
+    struct backend *b;
+    if (strcmp(path, "cuda") == 0)
+        return test_device_is_cuda();
+    if (backend_cpu_open(path, 1, NULL, &b, NULL) != QR_OK)
+        return false;
+    b->close(b);
+    return true;
+}
+
 /* The whole list with one thread is the truth; then three threads, row by row, and in two interleaved lists. */
 static void check_path(const char *path)
 {
     struct scene *one = malloc(sizeof *one), *three = malloc(sizeof *three);
     uint8_t *want = malloc(OUT);
-    struct backend *b;
-    if (backend_cpu_open(path, 1, NULL, &b, NULL) != QR_OK) { /* not of this processor */
-        printf("    %s: not on this processor\n", path);
+    if (!is_here(path)) {
+        printf("    %s: not on this machine\n", path);
         free(one), free(three), free(want);
         return;
     }
-    b->close(b);
     scene_make(one, path, 1);
     scene_make(three, path, 3);
     for (int i = 0; i < OPERATORS; i++) {

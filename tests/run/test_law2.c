@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "support/rig.h"
 #include "support/scratch.h"
+#include "support/shared_memory.h"
 
 static const char *const models[] = {"tests/golden/v41/spec-13.1/model", "tests/golden/v41/wide/model",
                                      "tests/golden/v41/pad/model"};
@@ -143,7 +144,7 @@ static void compare_rig(const struct rig_options *options, const struct rig_requ
 static void threads_and_containers_change_no_bit(void **state)
 {
     (void)state;
-    const char *const devices[] = {"cpu-reference", "cpu"};
+    const char *const devices[] = {"cpu-reference", fast_device()};
     const char *const all[] = {models[2], models[0], TINY}; /* the first on both */
     for (int i = 0; i < 4; i++) {
         const char *model = all[i % 3], *device = devices[i > 0];
@@ -172,7 +173,7 @@ static void threads_and_containers_change_no_bit(void **state)
 static void weights_split_along_k_obey_too(void **state)
 {
     (void)state;
-    const char *const devices[] = {"cpu-reference", "cpu"};
+    const char *const devices[] = {"cpu-reference", fast_device()};
     char *dir = scratch_make();
     const char *folder = scratch_path(dir, "model");
     char *argv[] = {"synth",    "--quiet",

@@ -6,6 +6,7 @@
 
 #include "model/rope.h"
 #include "number/bf16.h"
+#include "support/shared_memory.h"
 
 /* Larger than any operator here: the plan of a model that does not exist. */
 static void fill_plan(struct model_plan *p)
@@ -35,7 +36,10 @@ void ops_open(struct ops *o, const char *path, int threads)
     fill_plan(&o->plan);
     if (strcmp(path, "reference") == 0 && getenv("QUIRE_TEST_PATH"))
         path = getenv("QUIRE_TEST_PATH"); /* the same test on another path of the CPU */
-    if (backend_cpu_open(path, threads, NULL, &o->b, &err) != QR_OK)
+    if (strcmp(path, "reference") == 0 && test_device_is_cuda())
+        path = "cuda";
+    bool cuda = strcmp(path, "cuda") == 0;
+    if ((cuda ? shared_cuda_open(&o->b, &err) : backend_cpu_open(path, threads, NULL, &o->b, &err)) != QR_OK)
         fail_msg("%s", err.message);
     struct op_limits limits = {&o->plan, 1024, 64, 4096};
     if (o->b->reserve(o->b, &limits, &bytes, &err) != QR_OK)

@@ -13,7 +13,7 @@ struct ops {
     int n_weights;
 };
 
-/* `path` as backend_cpu_open. ops_close frees the weights too. */
+/* `path` as backend_cpu_open, or "cuda" (shared_memory.h). ops_close frees the weights too. */
 void ops_open(struct ops *o, const char *path, int threads);
 void ops_close(struct ops *o);
 

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "plan/settle.h"
+#include "support/shared_memory.h"
 #include "support/support.h"
 #include "tools/open_device.h"
 
@@ -42,7 +43,8 @@ void rig_open(struct rig *r, const struct rig_options *o)
     must(geometry_make(&r->plan, &g, &r->geometry, &err), &err);
     if (r->config.n_engram > 0)
         open_map(r, folder);
-    must(open_device(o->device ? o->device : "cpu-reference", o->threads ? o->threads : 1, NULL, &r->backend, &err),
+    const char *usual = test_device_is_cuda() ? "cuda" : "cpu-reference";
+    must(open_device(o->device ? o->device : usual, o->threads ? o->threads : 1, NULL, &r->backend, &err),
          &err);
 
     const struct runner_options options = {.blocks = o->blocks ? o->blocks : 64,
@@ -116,9 +118,12 @@ void rig_step(struct rig *r, struct rig_request *const *requests, const int32_t 
 
     const float *logits = runner_workspace(r->runner)->logits;
     size_t vocab = (size_t)r->config.vocab_size;
+    struct backend *b = r->backend;
     for (int32_t i = 0; i < n; i++) {
         struct rig_request *q = requests[i];
-        memcpy(q->logits + (size_t)q->position * vocab, logits, (size_t)counts[i] * vocab * sizeof *logits);
+        must(b->download(b, q->logits + (size_t)q->position * vocab, logits,
+                         (int64_t)((size_t)counts[i] * vocab * sizeof *logits), &err),
+             &err);
         logits += (size_t)counts[i] * vocab;
         q->position += counts[i];
         if (counts[i] > 0)
@@ -152,21 +157,34 @@ uint8_t *rig_pool(const struct rig *r, int64_t *bytes)
     return cache.base;
 }
 
+static void fill(struct backend *b, uint8_t *at, int64_t bytes)
+{
+    uint8_t *nan = qr_malloc((size_t)bytes);
+    qr_error err = {0};
+    assert_non_null(nan);
+    memset(nan, 0xFF, (size_t)bytes);
+    must(b->upload(b, at, nan, bytes, &err), &err);
+    must(b->fence(b, &err), &err);
+    qr_free(nan);
+}
+
 void rig_poison(struct rig *r)
 {
     const struct workspace *ws = runner_workspace(r->runner);
     uint8_t *first = ws->streams.data; /* the first buffer of the workspace, and its last */
     uint8_t *end = (uint8_t *)(ws->logits + (size_t)r->max_rows * (size_t)r->config.vocab_size);
-    size_t kept = (size_t)r->max_rows * (size_t)r->config.hc_mult * sizeof(float);
-    float *pre_first = qr_malloc(kept);
-    int64_t bytes;
-    uint8_t *pool = rig_pool(r, &bytes);
+    int64_t kept = (int64_t)((size_t)r->max_rows * (size_t)r->config.hc_mult * sizeof(float)), bytes;
+    float *pre_first = qr_malloc((size_t)kept);
+    struct backend *b = r->backend;
+    qr_error err = {0};
 
     assert_non_null(pre_first);
-    memcpy(pre_first, ws->pre_first, kept);
-    memset(first, 0xFF, (size_t)(end - first));
-    memcpy(ws->pre_first, pre_first, kept);
-    memset(pool, 0xFF, (size_t)bytes);
+    must(b->download(b, pre_first, ws->pre_first, kept, &err), &err);
+    must(b->fence(b, &err), &err);
+    fill(b, first, end - first);
+    must(b->upload(b, ws->pre_first, pre_first, kept, &err), &err);
+    uint8_t *pool = rig_pool(r, &bytes);
+    fill(b, pool, bytes);
     qr_free(pre_first);
 }
 

@@ -1,0 +1,89 @@
+/* cuda.h: what the files of the CUDA backend share: the handle, prepared weights, scratch, and how a kernel is started.
+ *
+ * The rule that keeps a row's bits: a kernel gives a row, or an output of a row, to a fixed number of threads that add
+ * in an order fixed by the shape of the weight or of the row. Nothing depends on how many rows there are or where in
+ * the list a row stands; no float is added atomically. */
+#ifndef QR_OPS_CUDA_CUDA_H
+#define QR_OPS_CUDA_CUDA_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include <cuda_runtime_api.h>
+
+#include "ops/ops.h"
+
+/* Scratch of the operators: larger steps are cut into bands of rows that fit. */
+enum { SCRATCH_BYTES = 128 << 20 };
+/* Tables of expert weights that are kept on the device, and their greatest size (experts of a layer). */
+enum { EXPERT_TABLES = 160, MOST_EXPERTS = 512 };
+
+/* A weight as kernels see it. Rows stand `pitch` bytes apart, zero beyond k. */
+struct weight_view {
+    const uint8_t *values, *scales;
+    int64_t pitch;
+    int32_t n, k, tile, scale_cols;
+    bool large_scales; /* some are beyond what one factor holds (product.cuh) */
+};
+
+struct weight {
+    struct weight_spec spec;
+    struct weight_view view;
+    void *memory;
+};
+
+/* The weights of one layer's experts. */
+struct expert_view {
+    struct weight_view w1, w2, w3;
+};
+struct expert_table {
+    int32_t experts; /* 0: empty */
+    uint64_t stamp;  /* of its last use */
+    struct expert_view *host;
+};
+
+/* What a kernel found wrong in its arguments, reported by the next fence: a code in the low byte, the number that was
+ * found above it. The output of the row is not written then, or written as zeros. */
+enum trouble { TROUBLE_NONE, TROUBLE_TOKEN, TROUBLE_EXPERT, TROUBLE_UNPREPARED, TROUBLE_GROUP };
+enum { TROUBLE_BITS = 8 };
+
+struct cuda_backend {
+    struct backend base; /* first */
+    cudaStream_t stream;
+    int ordinal;
+    char name[64];
+    uint8_t *scratch;
+    int32_t *trouble;      /* device */
+    int32_t *trouble_host; /* pinned */
+    struct expert_table tables[EXPERT_TABLES];
+    struct expert_view *device_tables; /* [EXPERT_TABLES][MOST_EXPERTS] */
+    uint64_t uses;
+};
+
+static inline struct cuda_backend *cuda_of(struct backend *b) { return (struct cuda_backend *)b; }
+
+/* QR_OK, or the sentence of a failed CUDA call. */
+qr_status cuda_check(cudaError_t status, const char *what, qr_error *err);
+/* Makes the backend's device that of the calling thread. */
+qr_status cuda_enter(const struct cuda_backend *cuda, qr_error *err);
+/* After a launch: whether the kernel started. */
+qr_status cuda_started(const char *operator_name, qr_error *err);
+
+qr_status cuda_prepare_weight(struct backend *b, const struct weight_spec *spec, struct weight **out, qr_error *err);
+void cuda_release_weight(struct backend *b, struct weight *w);
+
+/* The device's copy of the views of these experts (zeros for a NULL handle); made when first seen, found again by
+ * content. NULL with `err` set when there are too many or the copy failed. */
+const struct expert_view *cuda_expert_table(struct cuda_backend *cuda, int32_t experts, const struct weight *const *w1,
+                                            const struct weight *const *w2, const struct weight *const *w3,
+                                            qr_error *err);
+
+#define CUDA_OPERATOR(NAME) qr_status cuda_##NAME(struct backend *b, const struct op_##NAME *op, qr_error *err);
+QR_OPERATORS(CUDA_OPERATOR)
+#undef CUDA_OPERATOR
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,209 @@
+#include "ops/cuda/product.cuh"
+
+/* The linears: v41-model.md 2.5, 3.5; v4-model.md 4.3, 7.3. */
+
+enum { THREADS = 256 };
+
+static int32_t at_least_one(int32_t n) { return n > 0 ? n : 1; }
+
+static struct row_list band_of(struct row_list rows, int64_t first, int64_t most)
+{
+    /* only lists with an index can be cut by moving it; others carry the offset beside */
+    struct row_list band = {rows.index ? rows.index + first : NULL,
+                            (int32_t)(rows.count - first < most ? rows.count - first : most)};
+    return band;
+}
+
+/* ---- on the matrix unit ---- */
+
+struct product {
+    struct weight_view w;
+    const uint16_t *x; /* [tokens][pieces][width], arranged */
+    int64_t width;
+    struct row_list rows;
+    int32_t offset, pieces, columns; /* columns: of one piece of the output */
+    bool groups;                     /* piece p multiplies its own rows of W */
+    struct activation out;
+};
+
+/* Columns of a piece of a row as bf16, in the order of the weight's format, zeros behind them. */
+static __global__ void arrange_kernel(struct activation in, struct row_list rows, int32_t offset, int32_t k,
+                                      int64_t width, enum weight_format format, uint16_t *out)
+{
+    int64_t row = row_at(rows, blockIdx.x) + (rows.index ? 0 : offset);
+    int64_t pieces = gridDim.y, piece = blockIdx.y, first = row * in.cols + piece * k;
+    uint16_t *to = out + (blockIdx.x * pieces + piece) * width;
+    for (int64_t c = threadIdx.x; c < width; c += THREADS) {
+        uint16_t bits = 0;
+        if (c < k && in.format == ACT_BF16)
+            bits = ((const uint16_t *)in.codes)[first + c];
+        else if (c < k)
+            bits = bf16_bits(e4m3_value(((const uint8_t *)in.codes)[first + c]) *
+                             e8m0_value(((const uint8_t *)in.scales)[(first + c) / in.block]));
+        to[arranged_column(format, c)] = bits;
+    }
+}
+
+template <int FORMAT, int TOKENS>
+static __global__ void __launch_bounds__(PRODUCT_THREADS) product_kernel(struct product p)
+{
+    __shared__ struct tile_sums<TOKENS> sums;
+    int tiles = (p.columns + TILE_ROWS - 1) / TILE_ROWS, tile = blockIdx.x % tiles, piece = blockIdx.x / tiles;
+    int first_token = blockIdx.y * TOKENS * TILE_TOKENS, first_column = tile * TILE_ROWS, from, to;
+    int64_t base = p.groups ? (int64_t)piece * p.columns : 0;
+    const uint16_t *x[TOKENS];
+    float acc[TOKENS][4] = {};
+
+#pragma unroll
+    for (int j = 0; j < TOKENS; j++) {
+        int token = first_token + j * TILE_TOKENS + lane_of() / 4;
+        token = token < p.rows.count ? token : p.rows.count - 1;
+        x[j] = p.x + ((int64_t)token * p.pieces + piece) * p.width;
+    }
+    split_of<FORMAT>(p.w, warp_of(), &from, &to);
+    accumulate<FORMAT, TOKENS>(p.w, base + first_column, base + p.columns, from, to, x, acc);
+    put_sums<TOKENS>(sums, acc);
+    __syncthreads();
+
+    for (int i = threadIdx.x; i < TOKENS * TILE_TOKENS * TILE_ROWS; i += PRODUCT_THREADS) {
+        int r = i % TILE_ROWS, token = first_token + i / TILE_ROWS, column = first_column + r;
+        if (token < p.rows.count && column < p.columns)
+            act_store(p.out, row_at(p.rows, token) + (p.rows.index ? 0 : p.offset), (int64_t)piece * p.columns + column,
+                      sum_of<TOKENS>(sums, i / TILE_ROWS, r));
+    }
+}
+
+template <int FORMAT, int TOKENS>
+static qr_status start_product(struct backend *b, const struct product *p, qr_error *err)
+{
+    int tiles = (p->columns + TILE_ROWS - 1) / TILE_ROWS * p->pieces;
+    dim3 grid(tiles, (p->rows.count + TOKENS * TILE_TOKENS - 1) / (TOKENS * TILE_TOKENS));
+    LAUNCH("linear", (product_kernel<FORMAT, TOKENS>), grid, PRODUCT_THREADS, 0, *p);
+    return QR_OK;
+}
+
+/* How many rows a block takes changes no bit. */
+template <int FORMAT> static qr_status choose_product(struct backend *b, const struct product *p, qr_error *err)
+{
+    if (p->rows.count <= TILE_TOKENS)
+        return start_product<FORMAT, 1>(b, p, err);
+    return p->rows.count <= 2 * TILE_TOKENS ? start_product<FORMAT, 2>(b, p, err) : start_product<FORMAT, 4>(b, p, err);
+}
+
+static qr_status matrix_linear(struct backend *b, const struct op_linear *op, qr_error *err)
+{
+    const struct weight *w = op->weight;
+    int32_t groups = at_least_one(op->groups), parts = at_least_one(op->parts);
+    struct product p = {.w = w->view, .x = (const uint16_t *)(const void *)cuda_of(b)->scratch};
+    p.width = arranged_columns(w);
+    p.pieces = groups * parts;
+    p.columns = w->spec.n / groups;
+    p.groups = groups > 1;
+    p.out = op->out;
+
+    int64_t row_bytes = p.pieces * p.width * 2, most = SCRATCH_BYTES / row_bytes;
+    if (most < 1)
+        return qr_fail(err, QR_UNSUPPORTED, "linear: weight %s: a row of %lld bytes is more than its scratch holds",
+                       w->spec.name, (long long)row_bytes);
+    for (int64_t first = 0; first < op->rows.count; first += most) {
+        p.rows = band_of(op->rows, first, most);
+        p.offset = (int32_t)first;
+        LAUNCH("linear", arrange_kernel, dim3(p.rows.count, p.pieces), THREADS, 0, op->in, p.rows, p.offset, w->spec.k,
+               p.width, w->spec.format, (uint16_t *)(void *)cuda_of(b)->scratch);
+        qr_status st = w->spec.format == WEIGHT_BF16  ? choose_product<WEIGHT_BF16>(b, &p, err)
+                       : w->spec.format == WEIGHT_FP8 ? choose_product<WEIGHT_FP8>(b, &p, err)
+                                                      : choose_product<WEIGHT_FP4>(b, &p, err);
+        if (st != QR_OK)
+            return st;
+    }
+    return QR_OK;
+}
+
+/* ---- plain: f32 values, and INT8 ---- */
+
+static __device__ float plain_weight(const struct weight_view &w, enum weight_format format, int64_t n, int64_t k)
+{
+    const uint8_t *row = w.values + n * w.pitch;
+    if (format == WEIGHT_F32)
+        return ((const float *)(const void *)row)[k];
+    if (format == WEIGHT_BF16)
+        return bf16_value(((const uint16_t *)(const void *)row)[k]);
+    return e4m3_value(row[k]) * e8m0_value(w.scales[n / w.tile * w.scale_cols + k / w.tile]);
+}
+
+/* A warp for each output. INT8: acc += f32(int32 sum of an activation block) sigma, blocks ascending; exact sums. */
+static __global__ void plain_kernel(struct op_linear op, struct weight_view w, enum weight_format format,
+                                    int32_t pieces, int32_t columns)
+{
+    int64_t row = row_at(op.rows, blockIdx.y), column = (int64_t)blockIdx.x * (THREADS / WARP) + warp_of();
+    if (column >= (int64_t)pieces * columns)
+        return;
+    int64_t piece = column / columns, n = op.groups > 1 ? column : column % columns, first = piece * w.k;
+    float y = 0;
+    if (op.in.format == ACT_I8) {
+        const int8_t *x = (const int8_t *)op.in.codes + row * op.in.cols + first;
+        const int8_t *row_w = (const int8_t *)w.values + n * w.pitch;
+        const float *sigma = (const float *)op.in.scales + (row * op.in.cols + first) / op.in.block;
+        for (int k = 0; k < w.k; k += op.in.block) {
+            int sum = 0;
+            for (int i = lane_of(); i < op.in.block; i += WARP)
+                sum += x[k + i] * row_w[k + i];
+            sum = __reduce_add_sync(ALL_LANES, sum);
+            y += (float)sum * sigma[k / op.in.block];
+        }
+        y *= ((const float *)(const void *)w.scales)[n];
+    } else {
+        double sum = 0;
+        for (int k = lane_of(); k < w.k; k += WARP)
+            sum += (double)act_value(op.in, row, first + k) * (double)plain_weight(w, format, n, k);
+        y = (float)warp_sum(sum);
+    }
+    if (lane_of() == 0)
+        act_store(op.out, row, column, y);
+}
+
+static qr_status plain_linear(struct backend *b, const struct op_linear *op, qr_error *err)
+{
+    int32_t groups = at_least_one(op->groups), parts = at_least_one(op->parts), warps = THREADS / WARP;
+    int32_t pieces = groups * parts, columns = op->weight->spec.n / groups;
+    dim3 grid((unsigned)(((int64_t)pieces * columns + warps - 1) / warps), op->rows.count);
+    LAUNCH("linear", plain_kernel, grid, THREADS, 0, *op, op->weight->view, op->weight->spec.format, pieces, columns);
+    return QR_OK;
+}
+
+static qr_status linear_check(const struct op_linear *op, qr_error *err)
+{
+    static const char *const act_name[] = {"bf16", "f32", "Q8", "I8"};
+    static const char *const weight_name[] = {"BF16", "F32", "FP8", "FP4", "INT8"};
+    const struct weight_spec *w = &op->weight->spec;
+    int32_t groups = at_least_one(op->groups), parts = at_least_one(op->parts);
+    enum weight_format f = w->format;
+    bool plain = act_is_float(op->in) && (f == WEIGHT_BF16 || f == WEIGHT_F32 || f == WEIGHT_FP8);
+    bool q8 = op->in.format == ACT_Q8 && (f == WEIGHT_FP8 || f == WEIGHT_FP4);
+    bool i8 = op->in.format == ACT_I8 && f == WEIGHT_INT8;
+
+    if (groups > 1 && parts > 1)
+        return qr_fail(err, QR_BAD_ARGUMENT, "linear: weight %s: both %d groups and %d parts", w->name, groups, parts);
+    if (w->n % groups || op->in.cols != groups * parts * w->k || op->out.cols != parts * w->n)
+        return qr_fail(err, QR_BAD_ARGUMENT, "linear: weight %s [%d][%d]: %d columns in, %d out, %d groups, %d parts",
+                       w->name, w->n, w->k, op->in.cols, op->out.cols, groups, parts);
+    if (!act_is_float(op->out))
+        return qr_fail(err, QR_BAD_ARGUMENT, "linear: weight %s: the output is neither bf16 nor f32", w->name);
+    if (!plain && !q8 && !i8)
+        return qr_fail(err, QR_BAD_ARGUMENT, "linear: weight %s: no product of %s with %s", w->name,
+                       act_name[op->in.format], weight_name[f]);
+    if (!plain && (op->in.block < 1 || op->in.cols % op->in.block || w->k % op->in.block))
+        return qr_fail(err, QR_BAD_ARGUMENT, "linear: weight %s: blocks of %d do not divide %d columns", w->name,
+                       op->in.block, w->k);
+    return QR_OK;
+}
+
+qr_status cuda_linear(struct backend *b, const struct op_linear *op, qr_error *err)
+{
+    qr_status st = linear_check(op, err);
+    if (st != QR_OK || op->rows.count == 0)
+        return st;
+    enum weight_format f = op->weight->spec.format;
+    bool matrix = op->in.format == ACT_Q8 || (op->in.format == ACT_BF16 && (f == WEIGHT_BF16 || f == WEIGHT_FP8));
+    return matrix ? matrix_linear(b, op, err) : plain_linear(b, op, err);
+}

@@ -1,0 +1,267 @@
+#include "ops/cuda/module.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "ops/cuda/cuda.h"
+
+qr_status cuda_check(cudaError_t status, const char *what, qr_error *err)
+{
+    if (status == cudaSuccess)
+        return QR_OK;
+    return qr_fail(err, status == cudaErrorMemoryAllocation ? QR_NO_MEMORY : QR_INTERNAL, "CUDA: %s: %s", what,
+                   cudaGetErrorString(status));
+}
+
+qr_status cuda_started(const char *operator_name, qr_error *err)
+{
+    return cuda_check(cudaGetLastError(), operator_name, err);
+}
+
+qr_status cuda_enter(const struct cuda_backend *cuda, qr_error *err)
+{
+    return cuda_check(cudaSetDevice(cuda->ordinal), "device", err);
+}
+
+/* ---- memory ---- */
+
+static qr_status memory_allocate(struct backend *b, int64_t bytes, void **out, qr_error *err)
+{
+    TRY(cuda_enter(cuda_of(b), err));
+    cudaError_t status =
+        bytes < 0 ? cudaErrorInvalidValue : cudaMallocAsync(out, (size_t)bytes + !bytes, cuda_of(b)->stream);
+    if (status == cudaSuccess)
+        return QR_OK;
+    (void)cudaGetLastError(); /* a failed allocation leaves the device usable */
+    return qr_fail(err, QR_NO_MEMORY, "no device memory for a buffer of %lld bytes (%s)", (long long)bytes,
+                   cudaGetErrorString(status));
+}
+
+static void memory_release(struct backend *b, void *p)
+{
+    if (p)
+        (void)cudaFreeAsync(p, cuda_of(b)->stream);
+}
+
+static qr_status move(struct backend *b, void *to, const void *from, int64_t bytes, enum cudaMemcpyKind kind,
+                      const char *what, qr_error *err)
+{
+    if (bytes <= 0)
+        return QR_OK;
+    TRY(cuda_enter(cuda_of(b), err));
+    return cuda_check(cudaMemcpyAsync(to, from, (size_t)bytes, kind, cuda_of(b)->stream), what, err);
+}
+
+static qr_status memory_upload(struct backend *b, void *to, const void *from, int64_t bytes, qr_error *err)
+{
+    return move(b, to, from, bytes, cudaMemcpyHostToDevice, "upload", err);
+}
+
+static qr_status memory_download(struct backend *b, void *to, const void *from, int64_t bytes, qr_error *err)
+{
+    return move(b, to, from, bytes, cudaMemcpyDeviceToHost, "download", err);
+}
+
+static qr_status memory_copy(struct backend *b, void *to, const void *from, int64_t bytes, qr_error *err)
+{
+    return move(b, to, from, bytes, cudaMemcpyDeviceToDevice, "copy", err);
+}
+
+static qr_status report(struct cuda_backend *cuda, qr_error *err)
+{
+    int32_t found = *cuda->trouble_host, number = found >> TROUBLE_BITS;
+    if (found == TROUBLE_NONE)
+        return QR_OK;
+    *cuda->trouble_host = TROUBLE_NONE;
+    TRY(cuda_check(cudaMemsetAsync(cuda->trouble, 0, sizeof *cuda->trouble, cuda->stream), "fence", err));
+    switch (found & ((1 << TROUBLE_BITS) - 1)) {
+    case TROUBLE_TOKEN:
+        return qr_fail(err, QR_BAD_ARGUMENT, "embed: token %d is outside the vocabulary", number);
+    case TROUBLE_UNPREPARED:
+        return qr_fail(err, QR_BAD_ARGUMENT, "expert: expert %d is not prepared", number);
+    case TROUBLE_GROUP:
+        return qr_fail(err, QR_BAD_ARGUMENT, "compress: position %d ends no group", number);
+    default:
+        return qr_fail(err, QR_BAD_ARGUMENT, "route or expert: there is no expert %d", number);
+    }
+}
+
+static qr_status memory_fence(struct backend *b, qr_error *err)
+{
+    struct cuda_backend *cuda = cuda_of(b);
+    TRY(move(b, cuda->trouble_host, cuda->trouble, sizeof *cuda->trouble, cudaMemcpyDeviceToHost, "fence", err));
+    TRY(cuda_check(cudaStreamSynchronize(cuda->stream), "fence", err));
+    return report(cuda, err);
+}
+
+/* ---- tables of experts ---- */
+
+static struct weight_view view_of(const struct weight *w) { return w ? w->view : (struct weight_view){.values = NULL}; }
+
+static bool holds(const struct expert_table *t, int32_t experts, const struct weight *const *w1,
+                  const struct weight *const *w2, const struct weight *const *w3)
+{
+    if (t->experts != experts)
+        return false;
+    for (int32_t e = 0; e < experts; e++)
+        if (t->host[e].w1.values != view_of(w1[e]).values || t->host[e].w2.values != view_of(w2[e]).values ||
+            t->host[e].w3.values != view_of(w3[e]).values)
+            return false;
+    return true;
+}
+
+const struct expert_view *cuda_expert_table(struct cuda_backend *cuda, int32_t experts, const struct weight *const *w1,
+                                            const struct weight *const *w2, const struct weight *const *w3,
+                                            qr_error *err)
+{
+    struct expert_table *oldest = cuda->tables;
+    if (experts < 1 || experts > MOST_EXPERTS) {
+        qr_fail(err, QR_UNSUPPORTED, "expert: %d experts, wanted 1 to %d", experts, MOST_EXPERTS);
+        return NULL;
+    }
+    for (struct expert_table *t = cuda->tables; t < cuda->tables + EXPERT_TABLES; t++) {
+        if (holds(t, experts, w1, w2, w3)) {
+            t->stamp = ++cuda->uses;
+            return cuda->device_tables + (t - cuda->tables) * MOST_EXPERTS;
+        }
+        if (t->stamp < oldest->stamp)
+            oldest = t;
+    }
+    for (int32_t e = 0; e < experts; e++)
+        oldest->host[e] = (struct expert_view){view_of(w1[e]), view_of(w2[e]), view_of(w3[e])};
+    oldest->experts = experts;
+    oldest->stamp = ++cuda->uses;
+    struct expert_view *at = cuda->device_tables + (oldest - cuda->tables) * MOST_EXPERTS;
+    if (memory_upload(&cuda->base, at, oldest->host, experts * (int64_t)sizeof *at, err) != QR_OK) {
+        oldest->experts = 0;
+        return NULL;
+    }
+    return at;
+}
+
+/* ---- opening ---- */
+
+static qr_status cuda_reserve(struct backend *b, const struct op_limits *limits, int64_t *bytes, qr_error *err)
+{
+    struct cuda_backend *cuda = cuda_of(b);
+    void *p;
+    (void)limits; /* steps of any size are cut into bands that fit */
+    if (!cuda->scratch) {
+        TRY(memory_allocate(b, SCRATCH_BYTES, &p, err));
+        cuda->scratch = p;
+        TRY(memory_allocate(b, (int64_t)EXPERT_TABLES * MOST_EXPERTS * (int64_t)sizeof *cuda->device_tables, &p, err));
+        cuda->device_tables = p;
+    }
+    *bytes = SCRATCH_BYTES + (int64_t)EXPERT_TABLES * MOST_EXPERTS * (int64_t)sizeof *cuda->device_tables;
+    return QR_OK;
+}
+
+static void cuda_close(struct backend *b)
+{
+    struct cuda_backend *cuda = cuda_of(b);
+    if (!cuda)
+        return;
+    if (cuda->stream) {
+        memory_release(b, cuda->scratch);
+        memory_release(b, cuda->device_tables);
+        memory_release(b, cuda->trouble);
+        (void)cudaStreamSynchronize(cuda->stream);
+        (void)cudaStreamDestroy(cuda->stream);
+    }
+    if (cuda->trouble_host)
+        (void)cudaFreeHost(cuda->trouble_host);
+    qr_free(cuda->tables[0].host);
+    qr_free(cuda);
+}
+
+/* Freed memory stays with the pool: a step never waits for the driver to give it back. */
+static qr_status keep_memory(int ordinal, qr_error *err)
+{
+    cudaMemPool_t pool;
+    uint64_t all = UINT64_MAX;
+    TRY(cuda_check(cudaDeviceGetDefaultMemPool(&pool, ordinal), "memory pool", err));
+    return cuda_check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "memory pool", err);
+}
+
+static qr_status start(struct cuda_backend *cuda, qr_error *err)
+{
+    void *p;
+    TRY(cuda_check(cudaSetDevice(cuda->ordinal), "device", err));
+    TRY(keep_memory(cuda->ordinal, err));
+    TRY(cuda_check(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking), "stream", err));
+    TRY(memory_allocate(&cuda->base, sizeof *cuda->trouble, &p, err));
+    cuda->trouble = p;
+    TRY(cuda_check(cudaMemsetAsync(p, 0, sizeof *cuda->trouble, cuda->stream), "stream", err));
+    TRY(cuda_check(cudaMallocHost(&p, sizeof *cuda->trouble_host), "pinned memory", err));
+    cuda->trouble_host = p;
+
+    struct expert_view *views = qr_calloc((size_t)EXPERT_TABLES * MOST_EXPERTS, sizeof *views);
+    if (!views)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for the CUDA backend");
+    for (int i = 0; i < EXPERT_TABLES; i++)
+        cuda->tables[i].host = views + (size_t)i * MOST_EXPERTS;
+    return QR_OK;
+}
+
+static void install(struct backend *b)
+{
+    b->close = cuda_close;
+    b->reserve = cuda_reserve;
+    b->allocate = memory_allocate;
+    b->release = memory_release;
+    b->upload = memory_upload;
+    b->download = memory_download;
+    b->copy = memory_copy;
+    b->fence = memory_fence;
+    b->prepare_weight = cuda_prepare_weight;
+    b->release_weight = cuda_release_weight;
+#define INSTALL(NAME) b->NAME = cuda_##NAME;
+    QR_OPERATORS(INSTALL)
+#undef INSTALL
+}
+
+static qr_status module_name(int ordinal, char *out, size_t size, qr_error *err)
+{
+    int devices = 0, major = 0, minor = 0;
+    cudaError_t status = cudaGetDeviceCount(&devices);
+    if (status != cudaSuccess || devices == 0)
+        return qr_fail(err, QR_UNSUPPORTED, "no CUDA device (%s)",
+                       status == cudaSuccess ? "none is visible" : cudaGetErrorString(status));
+    if (ordinal < 0 || ordinal >= devices)
+        return qr_fail(err, QR_UNSUPPORTED, "CUDA device %d: this machine has devices 0 to %d", ordinal, devices - 1);
+    TRY(cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal), "device", err));
+    TRY(cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal), "device", err));
+    snprintf(out, size, "cuda-sm%d%d", major, minor);
+    return QR_OK;
+}
+
+static qr_status module_open(int ordinal, const struct qr_log *log, struct backend **out, qr_error *err)
+{
+    char name[sizeof ((struct cuda_backend *)0)->name];
+    (void)log;
+    TRY(module_name(ordinal, name, sizeof name, err));
+    struct cuda_backend *cuda = qr_calloc(1, sizeof *cuda);
+    if (!cuda)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for the CUDA backend");
+    cuda->ordinal = ordinal;
+    cuda->base.self = cuda;
+    install(&cuda->base);
+    qr_status st = start(cuda, err);
+    if (st != QR_OK) {
+        cuda_close(&cuda->base);
+        return st;
+    }
+    memcpy(cuda->name, name, sizeof name);
+    cuda->base.name = cuda->name;
+    *out = &cuda->base;
+    return QR_OK;
+}
+
+__attribute__((visibility("default"))) const struct cuda_module *quire_cuda_module(void);
+
+const struct cuda_module *quire_cuda_module(void)
+{
+    static const struct cuda_module module = {QUIRE_VERSION, cuda_module_layout, module_name, module_open};
+    return &module;
+}

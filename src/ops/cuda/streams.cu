@@ -1,0 +1,293 @@
+#include "ops/cuda/device.cuh"
+
+/* The residual streams: v41-model.md 4.1, 4.4, 10.2; v4-model.md 3.1, 3.3-3.5, 6.3, 7.4. M = streams, D = hidden. */
+
+enum { THREADS = 256, MAX_STREAMS = 16, MAX_MIX = (2 + MAX_STREAMS) * MAX_STREAMS };
+
+static __device__ float weight_value(const struct weight_view &w, bool f32, int64_t n, int64_t k)
+{
+    const uint8_t *row = w.values + n * w.pitch;
+    return f32 ? ((const float *)(const void *)row)[k] : bf16_value(((const uint16_t *)(const void *)row)[k]);
+}
+
+static __global__ void embed_kernel(struct op_embed op, struct step step, struct weight_view w, bool f32,
+                                    int32_t *trouble)
+{
+    int64_t row = row_at(op.rows, blockIdx.x);
+    int32_t token = step.token_ids[row];
+    bool known = token >= 0 && token < w.n;
+    if (!known && threadIdx.x == 0)
+        report_trouble(trouble, TROUBLE_TOKEN, token);
+    for (int c = threadIdx.x; c < op.out.hidden; c += THREADS) {
+        float e = known ? weight_value(w, f32, token, c) : 0.0f;
+        for (int j = 0; j < op.out.count; j++)
+            stream_store(op.out, (row * op.out.count + j) * op.out.hidden + c, e);
+    }
+}
+
+qr_status cuda_embed(struct backend *b, const struct op_embed *op, qr_error *err)
+{
+    const struct weight_spec *w = &op->weight->spec;
+    if ((w->format != WEIGHT_BF16 && w->format != WEIGHT_F32) || w->k != op->out.hidden)
+        return qr_fail(err, QR_BAD_ARGUMENT, "embed: weight %s of format %d, %d columns, wanted bf16 or f32 and %d",
+                       w->name, w->format, w->k, op->out.hidden);
+    LAUNCH("embed", embed_kernel, op->rows.count, THREADS, 0, *op, *op->step, op->weight->view, w->format == WEIGHT_F32,
+           cuda_of(b)->trouble);
+    return QR_OK;
+}
+
+/* One block for each output of fn and one more for the sum of squares: dots[row][n] and dots[row][outputs]. */
+static __global__ void mix_dots(struct op_mhc_mix op, struct weight_view fn, bool f32, float *dots)
+{
+    int64_t row = row_at(op.rows, blockIdx.y), n = blockIdx.x;
+    int all = op.x.count * op.x.hidden;
+    double sum = 0;
+    for (int c = threadIdx.x; c < all; c += THREADS) {
+        float v = stream_value(op.x, row * all + c);
+        sum += n < fn.n ? (double)weight_value(fn, f32, n, c) * v : (double)v * v;
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        dots[blockIdx.y * (fn.n + 1) + n] = n < fn.n ? (float)sum : (float)(sum / (double)all);
+}
+
+/* Softmax + eps, column step, then iterations - 1 times row and column step (4.4 steps 7 to 9). */
+static __device__ void sinkhorn(float *c, int m, float eps, int iterations)
+{
+    for (int j = 0; j < m; j++) {
+        float largest = c[j * m], sum = 0;
+        for (int k = 1; k < m; k++)
+            largest = fmaxf(largest, c[j * m + k]);
+        for (int k = 0; k < m; k++)
+            sum += c[j * m + k] = expf(c[j * m + k] - largest);
+        for (int k = 0; k < m; k++)
+            c[j * m + k] = c[j * m + k] / sum + eps;
+    }
+    for (int round = 0; round < iterations; round++) {
+        for (int j = 0; round > 0 && j < m; j++) {
+            float sum = 0;
+            for (int k = 0; k < m; k++)
+                sum += c[j * m + k];
+            for (int k = 0; k < m; k++)
+                c[j * m + k] /= sum + eps;
+        }
+        for (int k = 0; k < m; k++) {
+            float sum = 0;
+            for (int j = 0; j < m; j++)
+                sum += c[j * m + k];
+            for (int j = 0; j < m; j++)
+                c[j * m + k] /= sum + eps;
+        }
+    }
+}
+
+/* One warp a row. The scaling of comb is one thread's work: it is m^2 numbers. */
+static __global__ void mix_finish(struct op_mhc_mix op, int outputs, const float *dots)
+{
+    __shared__ float mix[MAX_MIX], comb[MAX_STREAMS * MAX_STREAMS];
+    int64_t row = row_at(op.rows, blockIdx.x);
+    const float *dot = dots + (int64_t)blockIdx.x * (outputs + 1);
+    int m = op.x.count;
+    float inverse = rsqrt_of(dot[outputs] + op.norm_eps);
+
+    for (int n = threadIdx.x; n < outputs; n += WARP)
+        mix[n] = dot[n] * inverse;
+    __syncwarp();
+    for (int j = threadIdx.x; j < m; j += WARP) {
+        op.pre[row * m + j] = sigmoid_of(mix[j] * op.scale[0] + op.base[j]) + op.hc_eps;
+        if (!op.head_only)
+            op.post[row * m + j] = 2.0f * sigmoid_of(mix[m + j] * op.scale[1] + op.base[m + j]);
+    }
+    if (op.head_only)
+        return;
+    for (int i = threadIdx.x; i < m * m; i += WARP)
+        comb[i] = mix[2 * m + i] * op.scale[2] + op.base[2 * m + i];
+    __syncwarp();
+    if (threadIdx.x == 0)
+        sinkhorn(comb, m, op.hc_eps, op.iterations);
+    __syncwarp();
+    for (int i = threadIdx.x; i < m * m; i += WARP)
+        op.comb[row * m * m + i] = comb[i];
+}
+
+qr_status cuda_mhc_mix(struct backend *b, const struct op_mhc_mix *op, qr_error *err)
+{
+    const struct weight_spec *fn = &op->fn->spec;
+    int32_t m = op->x.count, wanted = op->head_only ? m : (2 + m) * m;
+    if (m < 1 || m > MAX_STREAMS || fn->n != wanted || fn->k != m * op->x.hidden ||
+        (fn->format != WEIGHT_F32 && fn->format != WEIGHT_BF16))
+        return qr_fail(err, QR_BAD_ARGUMENT, "mhc_mix: weight %s of format %d [%d][%d], wanted f32 [%d][%d]", fn->name,
+                       fn->format, fn->n, fn->k, wanted, m * op->x.hidden);
+    if ((int64_t)op->rows.count * (fn->n + 1) * 4 > SCRATCH_BYTES)
+        return qr_fail(err, QR_BAD_ARGUMENT, "mhc_mix: %d rows are more than its scratch holds", op->rows.count);
+    float *dots = (float *)(void *)cuda_of(b)->scratch;
+    LAUNCH("mhc_mix", mix_dots, dim3(fn->n + 1, op->rows.count), THREADS, 0, *op, op->fn->view,
+           fn->format == WEIGHT_F32, dots);
+    LAUNCH("mhc_mix", mix_finish, op->rows.count, WARP, 0, *op, fn->n, dots);
+    return QR_OK;
+}
+
+static __global__ void collapse_kernel(struct op_collapse op)
+{
+    extern __shared__ float u[];
+    int64_t row = row_at(op.rows, blockIdx.x);
+    int m = op.x.count, d = op.x.hidden;
+    const float *pre = op.pre + row * m;
+    int64_t first = row * m * d;
+
+    for (int c = threadIdx.x; c < d; c += THREADS) {
+        float sum = pre[0] * stream_value(op.x, first + c);
+        if (op.pairwise)
+            sum = (sum + pre[1] * stream_value(op.x, first + d + c)) +
+                  (pre[2] * stream_value(op.x, first + 2 * (int64_t)d + c) +
+                   pre[3] * stream_value(op.x, first + 3 * (int64_t)d + c));
+        else
+            for (int j = 1; j < m; j++)
+                sum += pre[j] * stream_value(op.x, first + (int64_t)j * d + c);
+        u[c] = round_bf16(sum);
+        if (op.collapsed.codes)
+            act_store(op.collapsed, row, c, u[c]);
+    }
+    if (!op.norm)
+        return;
+    float inverse = rsqrt_of(block_mean_square(u, d) + op.norm_eps);
+    for (int c = threadIdx.x; c < d; c += THREADS) {
+        float w = bf16_value(((const uint16_t *)op.norm)[c]);
+        u[c] = op.inverse ? u[c] * w : round_bf16(w * (u[c] * inverse));
+        if (op.normed.codes)
+            act_store(op.normed, row, c, u[c]);
+    }
+    if (op.inverse && threadIdx.x == 0)
+        op.inverse[row] = inverse;
+    __syncthreads();
+    if (op.quantized.codes)
+        quantize_row(op.quantized, row, 0, u, d, op.inverse ? inverse : 1.0f);
+}
+
+qr_status cuda_collapse(struct backend *b, const struct op_collapse *op, qr_error *err)
+{
+    int32_t d = op->x.hidden;
+    if (op->x.count < 1 || (op->pairwise && op->x.count != 4))
+        return qr_fail(err, QR_BAD_ARGUMENT, "collapse: %d streams%s", op->x.count, op->pairwise ? ", wanted 4" : "");
+    if (op->inverse && op->quantized.codes && (op->quantized.format != ACT_I8 || op->quantized.block != d))
+        return qr_fail(err, QR_BAD_ARGUMENT, "collapse: a deferred norm quantizes to int8 by row only");
+    LAUNCH("collapse", collapse_kernel, op->rows.count, THREADS, (size_t)d * 4, *op);
+    return QR_OK;
+}
+
+/* x[k] <- post_k y + sum_j comb[j][k] x[j]: the sum over j first, in order, then the product is added. */
+static __global__ void expand_kernel(struct op_expand op)
+{
+    int64_t row = row_at(op.rows, blockIdx.y);
+    int m = op.x.count, d = op.x.hidden, c = blockIdx.x * THREADS + threadIdx.x;
+    const float *post = op.post + row * m, *comb = op.comb + row * m * m;
+    float x[MAX_STREAMS];
+
+    if (c >= d)
+        return;
+    float y = bf16_value(((const uint16_t *)op.y)[row * d + c]);
+#pragma unroll
+    for (int j = 0; j < MAX_STREAMS; j++)
+        if (j < m)
+            x[j] = stream_value(op.x, (row * m + j) * d + c);
+    for (int k = 0; k < m; k++) {
+        float sum = comb[k] * x[0];
+#pragma unroll
+        for (int j = 1; j < MAX_STREAMS; j++)
+            if (j < m)
+                sum += comb[j * m + k] * x[j];
+        stream_store(op.x, (row * m + k) * d + c, post[k] * y + sum);
+    }
+}
+
+qr_status cuda_expand(struct backend *b, const struct op_expand *op, qr_error *err)
+{
+    if (op->x.count < 1 || op->x.count > MAX_STREAMS)
+        return qr_fail(err, QR_BAD_ARGUMENT, "expand: %d streams, wanted 1 to %d", op->x.count, MAX_STREAMS);
+    LAUNCH("expand", expand_kernel, dim3((op->x.hidden + THREADS - 1) / THREADS, op->rows.count), THREADS, 0, *op);
+    return QR_OK;
+}
+
+static __global__ void mean_kernel(struct op_stream_mean op)
+{
+    int64_t row = row_at(op.rows, blockIdx.x);
+    int m = op.x.count, d = op.x.hidden;
+    for (int c = threadIdx.x; c < d; c += THREADS) {
+        float sum = stream_value(op.x, row * m * d + c);
+        for (int j = 1; j < m; j++)
+            sum += stream_value(op.x, (row * m + j) * d + c);
+        act_store(op.out, row, op.column + c, sum / (float)m);
+    }
+}
+
+qr_status cuda_stream_mean(struct backend *b, const struct op_stream_mean *op, qr_error *err)
+{
+    if (op->column < 0 || op->column + op->x.hidden > op->out.cols)
+        return qr_fail(err, QR_BAD_ARGUMENT, "stream_mean: columns %d to %d of a row of %d", op->column,
+                       op->column + op->x.hidden, op->out.cols);
+    LAUNCH("stream_mean", mean_kernel, op->rows.count, THREADS, 0, *op);
+    return QR_OK;
+}
+
+static __global__ void stream_add_kernel(struct op_stream_add op)
+{
+    int64_t row = row_at(op.rows, blockIdx.x);
+    int m = op.out.count, d = op.out.hidden;
+    for (int c = threadIdx.x; c < d; c += THREADS)
+        for (int j = 0; j < m; j++)
+            stream_store(op.out, (row * m + j) * d + c,
+                         act_value(op.e, row, c) + act_value(op.h, row, (int64_t)j * d + c));
+}
+
+qr_status cuda_stream_add(struct backend *b, const struct op_stream_add *op, qr_error *err)
+{
+    if (!act_is_float(op->e) || !act_is_float(op->h) || op->e.cols != op->out.hidden ||
+        op->h.cols != op->out.count * op->out.hidden)
+        return qr_fail(err, QR_BAD_ARGUMENT, "stream_add: rows of %d and %d columns, wanted %d and %d", op->e.cols,
+                       op->h.cols, op->out.hidden, op->out.count * op->out.hidden);
+    LAUNCH("stream_add", stream_add_kernel, op->rows.count, THREADS, 0, *op);
+    return QR_OK;
+}
+
+/* ---- Engram: gate and injection (v41-model.md 8.7) ---- */
+
+#define ENGRAM_EPS 1e-20f
+
+/* One block for each stream of a row. rho = rsqrt(mean x^2 + eps) rsqrt(mean k^2 + eps); d = (sum x g k) rho D^-0.5
+ * with g = q_weight k_weight; gate = sigmoid(copysign(sqrt(max(|d|, 1e-6)), d)). */
+static __global__ void engram_kernel(struct op_engram op, struct step step)
+{
+    int64_t row = row_at(op.rows, blockIdx.y);
+    int j = blockIdx.x, m = op.x.count, d = op.x.hidden;
+    const uint16_t *key = (const uint16_t *)op.kv + (row * (m + 1) + j) * d;
+    const uint16_t *value = (const uint16_t *)op.kv + (row * (m + 1) + m) * d;
+    int64_t first = (row * m + j) * d;
+    float gate = 0;
+
+    if (!(step.image_mask && step.image_mask[row])) {
+        double dot = 0, xx = 0, kk = 0;
+        for (int c = threadIdx.x; c < d; c += THREADS) {
+            float g = bf16_value(((const uint16_t *)op.q_weight)[(int64_t)j * d + c]) *
+                      bf16_value(((const uint16_t *)op.k_weight)[(int64_t)j * d + c]);
+            float x = stream_value(op.x, first + c), k = bf16_value(key[c]);
+            dot += (double)x * (double)g * (double)k;
+            xx += (double)x * x;
+            kk += (double)k * k;
+        }
+        dot = block_sum(dot);
+        float rho = rsqrt_of((float)(block_sum(xx) / (double)d) + ENGRAM_EPS) *
+                    rsqrt_of((float)(block_sum(kk) / (double)d) + ENGRAM_EPS);
+        float s = (float)dot * rho * (float)(1.0 / sqrt((double)d));
+        gate = sigmoid_of(copysignf(sqrtf(fmaxf(fabsf(s), 1e-6f)), s));
+        for (int c = threadIdx.x; c < d; c += THREADS)
+            stream_store(op.x, first + c, stream_value(op.x, first + c) + gate * bf16_value(value[c]));
+    }
+    if (op.gate_out && threadIdx.x == 0)
+        op.gate_out[row * m + j] = gate;
+}
+
+qr_status cuda_engram(struct backend *b, const struct op_engram *op, qr_error *err)
+{
+    LAUNCH("engram", engram_kernel, dim3(op->x.count, op->rows.count), THREADS, 0, *op, *op->step);
+    return QR_OK;
+}

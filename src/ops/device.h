@@ -1,0 +1,20 @@
+/* device.h: the backend that a device's name means. */
+#ifndef QR_OPS_DEVICE_H
+#define QR_OPS_DEVICE_H
+
+#include "ops/ops.h"
+
+/* "cpu" (the best path of this machine), "cpu-PATH" as backend_cpu_open, "cuda" or "cuda:N". threads: of the CPU.
+ * QR_UNSUPPORTED, saying what there is, for a device that this build or machine does not have. */
+qr_status backend_open(const char *device, int threads, const struct qr_log *log, struct backend **out, qr_error *err);
+
+/* The name of the backend that backend_open gives for the device, part of the arithmetic identity: "cpu-avx2",
+ * "cuda-sm90". QR_BAD_ARGUMENT for what is no name of a device, QR_UNSUPPORTED where there is no such device. */
+qr_status backend_name(const char *device, char *out, size_t size, qr_error *err);
+
+/* Opens CUDA device `ordinal` ("0"; NULL: the first). The backend is a module of its own, libquire_cuda.so, looked for
+ * beside this library or program, in its parent and in the lib folder beside it, then where the loader looks; once
+ * loaded it stays. QR_UNSUPPORTED when there is no module, one of another build, or no such device. */
+qr_status backend_cuda_open(const char *ordinal, const struct qr_log *log, struct backend **out, qr_error *err);
+
+#endif
