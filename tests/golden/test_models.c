@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "support/rig.h"
+#include "support/shared_memory.h"
 #include "support/v4_case.h"
 
 static const struct model {
@@ -27,7 +28,7 @@ static void open_model(struct rig *r, const struct model *m)
     char folder[64];
     snprintf(folder, sizeof folder, "models/%s", m->name);
     rig_open(r, &(struct rig_options){.model = folder,
-                                      .device = "cpu",
+                                      .device = fast_device(),
                                       .threads = 2,
                                       .profile = m->profile,
                                       .max_rows = POSITIONS,

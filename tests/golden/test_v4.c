@@ -10,6 +10,7 @@
 
 #include "number/quantize.h"
 #include "support/scratch.h"
+#include "support/shared_memory.h"
 #include "support/v4_case.h"
 
 static const char *const folders[] = {"tiny", "fp8exp", "wide"};
@@ -297,7 +298,7 @@ static void the_reference_profile_gives_the_goldens_on_the_fast_path(void **stat
 {
     (void)state;
     for (int i = 0; i < FOLDERS; i++)
-        check_folder(folders[i], &v4_profiles[0], "cpu");
+        check_folder(folders[i], &v4_profiles[0], fast_device());
 }
 
 static void the_int8_profile_gives_the_goldens_on_the_reference_path(void **state)
@@ -311,7 +312,7 @@ static void the_int8_profile_gives_the_goldens_on_the_fast_path(void **state)
 {
     (void)state;
     for (int i = 0; i < FOLDERS; i++)
-        check_folder(folders[i], &v4_profiles[1], "cpu");
+        check_folder(folders[i], &v4_profiles[1], fast_device());
 }
 
 /* kv_fp8_sim=off (v4-model.md 4.1) keeps the values that the rounding starts from. Layer 0 has the same input either

@@ -10,6 +10,7 @@
 
 #include "number/bf16.h"
 #include "support/scratch.h"
+#include "support/shared_memory.h"
 #include "support/v4_case.h"
 
 static const char *const folders[] = {"tiny", "fp8exp", "wide"};
@@ -269,7 +270,7 @@ static void blocks_of_the_reference_profile_are_the_goldens_on_the_fast_path(voi
 {
     (void)state;
     for (int i = 0; i < FOLDERS; i++)
-        check_folder(folders[i], &v4_profiles[0], "cpu");
+        check_folder(folders[i], &v4_profiles[0], fast_device());
 }
 
 static void blocks_of_the_int8_profile_are_the_goldens_on_the_reference_path(void **state)
@@ -283,7 +284,7 @@ static void blocks_of_the_int8_profile_are_the_goldens_on_the_fast_path(void **s
 {
     (void)state;
     for (int i = 0; i < FOLDERS; i++)
-        check_folder(folders[i], &v4_profiles[1], "cpu");
+        check_folder(folders[i], &v4_profiles[1], fast_device());
 }
 
 int main(void)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "support/scratch.h"
+#include "support/shared_memory.h"
 #include "support/v4_law.h"
 
 static void every_length(const char *device, enum qr_profile profile, int32_t last)
@@ -25,13 +26,13 @@ static void every_length(const char *device, enum qr_profile profile, int32_t la
 static void every_length_of_the_reference_profile_on_the_fast_path(void **state)
 {
     (void)state;
-    every_length("cpu", QR_PROFILE_REFERENCE, 300);
+    every_length(fast_device(), QR_PROFILE_REFERENCE, 300);
 }
 
 static void every_length_of_the_int8_profile_on_the_fast_path(void **state)
 {
     (void)state;
-    every_length("cpu", QR_PROFILE_W8A8, 300);
+    every_length(fast_device(), QR_PROFILE_W8A8, 300);
 }
 
 static void every_length_of_the_reference_profile_on_the_oracle(void **state)

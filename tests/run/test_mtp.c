@@ -8,6 +8,7 @@
 
 #include "run/verify_pack.h"
 #include "support/scratch.h"
+#include "support/shared_memory.h"
 #include "support/v4_law.h"
 
 static void must(qr_status st, const qr_error *err)
@@ -44,8 +45,8 @@ static void draft(struct rig *r, int32_t slot, int32_t first, int32_t count, con
     size_t vocab = (size_t)r->config.vocab_size;
     qr_error err = {0};
     must(runner_draft(r->runner, &span, 1, NULL, &err), &err);
-    memcpy(out->logits + (size_t)(first + logits_from) * vocab, runner_workspace(r->runner)->logits,
-           (size_t)(count - logits_from) * vocab * sizeof(float));
+    rig_read(r, out->logits + (size_t)(first + logits_from) * vocab, runner_workspace(r->runner)->logits,
+             (int64_t)((size_t)(count - logits_from) * vocab * sizeof(float)));
 }
 
 static void rows_from(int32_t first, int32_t count, int32_t *out)
@@ -83,7 +84,7 @@ struct law {
 
 static void law_begin(struct law *l, enum qr_profile profile)
 {
-    law_open(&l->r, scratch, "cpu", profile, 1);
+    law_open(&l->r, scratch, fast_device(), profile, 1);
     law_tokens(&l->r, l->tokens);
     l->whole = law_whole(&l->r, l->tokens, LAW_TOKENS);
     l->rows = all_rows(&l->r, &l->whole);
@@ -211,11 +212,14 @@ static void verify_step(struct drafting *d, bool right)
     assert_int_equal(span.first_position, main.positions[0]);
     const struct batch batch = {.count = 1, .spans = &span, .tentative = true};
     must(runner_step(r->runner, &batch, NULL, &err), &err);
-    const float *logits = runner_workspace(r->runner)->logits;
+    float *logits = malloc(2 * vocab * sizeof *logits);
+    assert_non_null(logits);
+    rig_read(r, logits, runner_workspace(r->runner)->logits, (int64_t)(2 * vocab * sizeof *logits));
     const int32_t chosen[2] = {law_best(r, logits), law_best(r, logits + vocab)};
     struct pack_verdict v = pack_verify(&d->slot, chosen);
     assert_int_equal(v.accepted, right ? 2 : 1);
     memcpy(d->q.logits + (size_t)main.positions[0] * vocab, logits, (size_t)v.accepted * vocab * sizeof *logits);
+    free(logits);
 
     must(runner_commit(r->runner, &v.accepted, &err), &err);
     draft(r, d->q.slot, v.positions[0], 2, v.tokens, v.sources, 0, &d->rows);
@@ -253,7 +257,7 @@ static void drafts_accepted_or_rejected_give_the_sequence_and_bits_without_draft
     static const uint32_t patterns[] = {0x00, 0xFF, 0xAA, 0x6D, 0x11};
     for (int profile = 0; profile < 2; profile++) {
         struct law l;
-        law_open(&l.r, scratch, "cpu", (enum qr_profile)profile, 1);
+        law_open(&l.r, scratch, fast_device(), (enum qr_profile)profile, 1);
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
             int32_t length = lengths[i], end = length + 24, sources[LAW_TOKENS];
             law_tokens(&l.r, l.tokens);
@@ -288,15 +292,16 @@ static void draft_rows_out_of_range_are_refused_and_change_nothing(void **state)
     (void)state;
     struct rig r;
     int32_t tokens[LAW_TOKENS], zero[4] = {0}, bad_token[1] = {512}, far_row[1] = {8}, below[1] = {-2};
-    law_open(&r, scratch, "cpu", QR_PROFILE_REFERENCE, 1);
+    law_open(&r, scratch, fast_device(), QR_PROFILE_REFERENCE, 1);
     law_tokens(&r, tokens);
     struct rig_request q = rig_request(&r, tokens, 12, 1, 3, 1), *requests[1] = {&q};
     int32_t count = 8;
     rig_step(&r, requests, &count, 1);
     int64_t bytes;
-    uint8_t *pool = rig_pool(&r, &bytes), *before = malloc((size_t)bytes);
-    assert_non_null(before);
-    memcpy(before, pool, (size_t)bytes);
+    const uint8_t *pool = rig_pool(&r, &bytes);
+    uint8_t *before = malloc((size_t)bytes), *after = malloc((size_t)bytes);
+    assert_true(before && after);
+    rig_read(&r, before, pool, bytes);
 
     struct draft_span good = {.slot = 1, .first_position = 7, .count = 1, .tokens = tokens, .sources = zero};
     struct draft_span s = good;
@@ -328,9 +333,11 @@ static void draft_rows_out_of_range_are_refused_and_change_nothing(void **state)
     assert_non_null(strstr(err.message, "same slot 1"));
     assert_int_equal(runner_keep_streams(r.runner, 1, 8, &err), QR_INTERNAL);
     assert_int_equal(runner_keep_streams(r.runner, 4, 0, &err), QR_INTERNAL);
-    assert_memory_equal(before, pool, (size_t)bytes);
+    rig_read(&r, after, pool, bytes);
+    assert_memory_equal(before, after, (size_t)bytes);
     must(runner_draft(r.runner, &good, 1, NULL, &err), &err);
     free(before);
+    free(after);
     rig_request_free(&q);
     rig_close(&r);
 }

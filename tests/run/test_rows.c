@@ -59,8 +59,8 @@ static void run_prompt(struct fixture *f, struct rig_request *q, const struct ro
         q->position += count;
         place = false;
     }
-    memcpy(q->logits + (size_t)(f->end - 1) * vocab, runner_workspace(f->rig.runner)->logits,
-           vocab * sizeof *q->logits);
+    rig_read(&f->rig, q->logits + (size_t)(f->end - 1) * vocab, runner_workspace(f->rig.runner)->logits,
+             (int64_t)(vocab * sizeof *q->logits));
 }
 
 /* Decodes past the prompt and compares everything from the prompt's last token on. */

@@ -106,6 +106,14 @@ struct batch_span rig_span(const struct rig *r, const struct rig_request *q, int
                                .image_mask = q->image_mask + q->position};
 }
 
+void rig_read(const struct rig *r, void *out, const void *from, int64_t bytes)
+{
+    struct backend *b = r->backend;
+    qr_error err = {0};
+    must(b->download(b, out, from, bytes, &err), &err);
+    must(b->fence(b, &err), &err);
+}
+
 void rig_step(struct rig *r, struct rig_request *const *requests, const int32_t *counts, int32_t n)
 {
     struct batch_span spans[16];
@@ -118,12 +126,10 @@ void rig_step(struct rig *r, struct rig_request *const *requests, const int32_t 
 
     const float *logits = runner_workspace(r->runner)->logits;
     size_t vocab = (size_t)r->config.vocab_size;
-    struct backend *b = r->backend;
     for (int32_t i = 0; i < n; i++) {
         struct rig_request *q = requests[i];
-        must(b->download(b, q->logits + (size_t)q->position * vocab, logits,
-                         (int64_t)((size_t)counts[i] * vocab * sizeof *logits), &err),
-             &err);
+        rig_read(r, q->logits + (size_t)q->position * vocab, logits,
+                 (int64_t)((size_t)counts[i] * vocab * sizeof *logits));
         logits += (size_t)counts[i] * vocab;
         q->position += counts[i];
         if (counts[i] > 0)
@@ -179,8 +185,7 @@ void rig_poison(struct rig *r)
     qr_error err = {0};
 
     assert_non_null(pre_first);
-    must(b->download(b, pre_first, ws->pre_first, kept, &err), &err);
-    must(b->fence(b, &err), &err);
+    rig_read(r, pre_first, ws->pre_first, kept);
     fill(b, first, end - first);
     must(b->upload(b, ws->pre_first, pre_first, kept, &err), &err);
     uint8_t *pool = rig_pool(r, &bytes);

@@ -57,7 +57,9 @@ void rig_run(struct rig *r, struct rig_request *q, const int32_t *chunks);
 void assert_same_logits(const struct rig *r, const struct rig_request *a, const struct rig_request *b,
                         const char *what);
 
-/* The pools, host memory (CPU backends). */
+/* Copies backend memory, once what was started is done. */
+void rig_read(const struct rig *r, void *out, const void *from, int64_t bytes);
+/* The pools, backend memory. */
 uint8_t *rig_pool(const struct rig *r, int64_t *bytes);
 /* Fills the pools, and every buffer of a pass that a step must not read before it is written, with NaN bytes. */
 void rig_poison(struct rig *r);

@@ -4,20 +4,9 @@
 
 #include "base/alloc.h"
 #include "ops/cpu/reference/reference.h"
+#include "ops/limits.h"
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
-/* The most input columns of any linear of the plan. */
-static int64_t widest_input(const struct qr_config *c)
-{
-    int64_t k = larger(c->hidden_size, (int64_t)c->num_attention_heads * c->head_dim);
-    k = larger(k, (int64_t)c->hc_mult * c->hidden_size);
-    k = larger(k, (int64_t)c->o_groups * c->o_lora_rank);
-    k = larger(k, (int64_t)(c->engram_max_ngram - 1) * c->engram_n_heads * c->engram_head_dim);
-    k = larger(k, (int64_t)c->n_dspark_targets * c->hidden_size);
-    k = larger(k, (int64_t)c->dspark_markov_rank + c->hidden_size);
-    return larger(k, larger(c->q_lora_rank, c->moe_intermediate_size));
-}
 
 /* Hands out pieces of one allocation; with memory NULL it only counts. */
 struct carve {
@@ -53,7 +42,7 @@ static qr_status reserve(struct fast *f, const struct op_limits *limits, int64_t
     qr_free(f->memory);
     f->memory = NULL;
     f->threads = pool_threads(f->pool);
-    f->max_k = (int32_t)widest_input(c);
+    f->max_k = (int32_t)limits_widest_input(c);
     f->max_inner = c->moe_intermediate_size;
     f->max_experts = (int32_t)larger(c->n_routed_experts, c->dspark_n_routed_experts);
     f->max_pairs = (int64_t)limits->max_rows * larger(larger(c->n_experts_per_tok, c->dspark_n_experts_per_tok), 1);

@@ -1,7 +1,8 @@
-#include "ops/cuda/product.cuh"
+#include "ops/cuda/device.cuh"
 
 /* The attention core: v41-model.md 5.5, v4-model.md 5.4, 7.4; lists by runtime.md 3.3 and speculation.md 2.6. A block
- * of threads takes 16 heads of one row through the row's whole key list; all heads share the keys. */
+ * of threads takes 16 heads of one row through the row's whole key list; all heads share the keys. Sums are binary64,
+ * on the matrix unit, rounded where the reference rounds: the bits are the reference's. */
 
 enum { THREADS = 256, WARPS = THREADS / WARP, HEADS = 16, MOST_SLOTS = 128, MOST_DIM = 512 };
 enum { DIM_TILES = MOST_DIM / 8 / WARPS };
@@ -66,13 +67,13 @@ static __device__ struct key_place key_at(const struct op_attend &op, const stru
     return j >= 0 && j < l.visible && plane_find(op.plane, step, l.request, j, &place.at) ? place : nothing;
 }
 
-/* What a block holds in shared memory. Pitches are in elements and keep rows apart by one access. */
+/* What a block holds in shared memory. Pitches are in elements and keep rows apart. */
 struct shelf {
-    uint16_t *q, *keys, *p;                       /* [HEADS][pitch], [slots][pitch], [HEADS][p_pitch] */
-    float *s;                                     /* [HEADS][s_pitch] */
+    uint16_t *q, *keys;                           /* [HEADS][pitch], [slots][pitch] */
+    float *s, *p;                                 /* [HEADS][s_pitch]: scores, and bf(p) */
     struct key_place *place;                      /* [slots] */
     float *largest, *denominator, *shrink, *grow; /* [HEADS] */
-    int pitch, p_pitch, s_pitch, dim, slots;      /* dim and slots rounded up to 16 */
+    int pitch, s_pitch, dim, slots;               /* dim and slots rounded up to 16 */
 };
 
 static __host__ __device__ inline int up_16(int n) { return (n + 15) / 16 * 16; }
@@ -82,16 +83,15 @@ static __host__ __device__ inline size_t lay_shelf(int head_dim, int block, uint
     size_t used = 0;
     out->dim = up_16(head_dim);
     out->slots = up_16(block);
-    out->pitch = out->dim + 8;
-    out->p_pitch = out->slots + 8;
+    out->pitch = out->dim + 16;
     out->s_pitch = out->slots + 4;
     out->q = (uint16_t *)(base + used);
     used += (size_t)HEADS * out->pitch * 2;
     out->keys = (uint16_t *)(base + used);
     used += (size_t)out->slots * out->pitch * 2;
-    out->p = (uint16_t *)(base + used);
-    used += (size_t)HEADS * out->p_pitch * 2;
     out->s = (float *)(base + used);
+    used += (size_t)HEADS * out->s_pitch * 4;
+    out->p = (float *)(base + used);
     used += (size_t)HEADS * out->s_pitch * 4;
     out->place = (struct key_place *)(base + used);
     used += (size_t)out->slots * sizeof(struct key_place);
@@ -128,20 +128,35 @@ static __device__ void load_keys(const struct op_attend &op, const struct step &
     __syncthreads();
 }
 
+/* Four bf16 of a row as binary64. */
+static __device__ inline void widen_4(const uint16_t *p, double out[4])
+{
+    uint2 v = *(const uint2 *)(const void *)p;
+    out[0] = (double)__uint_as_float(v.x << 16);
+    out[1] = (double)__uint_as_float(v.x & 0xFFFF0000);
+    out[2] = (double)__uint_as_float(v.y << 16);
+    out[3] = (double)__uint_as_float(v.y & 0xFFFF0000);
+}
+
 /* s = scale (q k): a warp for each 8 slots. */
 static __device__ void scores(const struct op_attend &op, const struct shelf &sh)
 {
-    int group = lane_of() / 4, pair = lane_of() % 4 * 2;
+    int group = lane_of() / 4, column = lane_of() % 4, pair = column * 2;
     for (int tile = warp_of(); tile < sh.slots / 8; tile += WARPS) {
-        float d[4] = {0, 0, 0, 0};
-        const uint16_t *q = sh.q + group * sh.pitch + pair, *k = sh.keys + (8 * tile + group) * sh.pitch + pair;
-        for (int c = 0; c < sh.dim; c += 16)
-            mma(d, pair_at(q + c), pair_at(q + 8 * sh.pitch + c), pair_at(q + c + 8), pair_at(q + 8 * sh.pitch + c + 8),
-                pair_at(k + c), pair_at(k + c + 8));
-        sh.s[group * sh.s_pitch + 8 * tile + pair] = d[0] * op.scale;
-        sh.s[group * sh.s_pitch + 8 * tile + pair + 1] = d[1] * op.scale;
-        sh.s[(group + 8) * sh.s_pitch + 8 * tile + pair] = d[2] * op.scale;
-        sh.s[(group + 8) * sh.s_pitch + 8 * tile + pair + 1] = d[3] * op.scale;
+        double d[4] = {0, 0, 0, 0};
+        const uint16_t *q = sh.q + group * sh.pitch + 4 * column,
+                       *k = sh.keys + (8 * tile + group) * sh.pitch + 4 * column;
+        for (int c = 0; c < sh.dim; c += 16) {
+            double a[4], b[4], key[4];
+            widen_4(q + c, a);
+            widen_4(q + 8 * sh.pitch + c, b);
+            widen_4(k + c, key);
+            mma_f64(d, a, b, key);
+        }
+        sh.s[group * sh.s_pitch + 8 * tile + pair] = (float)d[0] * op.scale;
+        sh.s[group * sh.s_pitch + 8 * tile + pair + 1] = (float)d[1] * op.scale;
+        sh.s[(group + 8) * sh.s_pitch + 8 * tile + pair] = (float)d[2] * op.scale;
+        sh.s[(group + 8) * sh.s_pitch + 8 * tile + pair + 1] = (float)d[3] * op.scale;
     }
     __syncthreads();
 }
@@ -159,14 +174,14 @@ static __device__ void probabilities(const struct op_attend &op, const struct sh
         tile = warp_max(tile);
         double sum = 0;
         for (int i = lane_of(); i < sh.slots; i += WARP) {
-            float p = sh.place[i].at.values ? expf(sh.s[h * sh.s_pitch + i] - tile) : 0.0f;
+            float p = sh.place[i].at.values ? exp_of(sh.s[h * sh.s_pitch + i] - tile) : 0.0f;
             sum += (double)p;
-            sh.p[h * sh.p_pitch + i] = bf16_bits(p);
+            sh.p[h * sh.s_pitch + i] = round_bf16(p);
         }
         sum = warp_sum(sum);
         if (lane_of() == 0) {
-            float largest = fmaxf(old, tile), shrink = expf(old - largest),
-                  grow = op.w8a8 ? expf(tile - largest) : 1.0f;
+            float largest = fmaxf(old, tile), shrink = exp_of(old - largest),
+                  grow = op.w8a8 ? exp_of(tile - largest) : 1.0f;
             sh.denominator[h] = sh.denominator[h] * shrink + (float)sum * grow;
             sh.largest[h] = largest;
             sh.shrink[h] = shrink;
@@ -176,35 +191,38 @@ static __device__ void probabilities(const struct op_attend &op, const struct sh
     __syncthreads();
 }
 
-/* Two 8 x 8 matrices of keys, turned: the instruction's N operand is a column of channels. */
-static __device__ inline void load_turned(const uint16_t *row, uint32_t *b0, uint32_t *b1)
-{
-    uint32_t address = (uint32_t)__cvta_generic_to_shared(row);
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(*b0), "=r"(*b1) : "r"(address));
-}
-
 /* o = o shrink + (sum_i bf(p_i) v_i) grow: a warp for every eighth tile of 8 channels. */
 static __device__ void add_values(const struct shelf &sh, float o[DIM_TILES][4])
 {
-    int group = lane_of() / 4, pair = lane_of() % 4 * 2;
+    int group = lane_of() / 4, column = lane_of() % 4;
     float shrink_a = sh.shrink[group], shrink_b = sh.shrink[group + 8], grow_a = sh.grow[group],
           grow_b = sh.grow[group + 8];
+    double d[DIM_TILES][4] = {};
+    for (int k = 0; k < sh.slots; k += 16) {
+        double a[4], b[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            a[j] = (double)sh.p[group * sh.s_pitch + k + column + 4 * j];
+            b[j] = (double)sh.p[(group + 8) * sh.s_pitch + k + column + 4 * j];
+        }
+#pragma unroll
+        for (int i = 0; i < DIM_TILES; i++) {
+            int tile = i * WARPS + warp_of();
+            double v[4];
+            if (8 * tile >= sh.dim)
+                break;
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                v[j] = (double)bf16_value(sh.keys[(k + column + 4 * j) * sh.pitch + 8 * tile + group]);
+            mma_f64(d[i], a, b, v);
+        }
+    }
 #pragma unroll
     for (int i = 0; i < DIM_TILES; i++) {
-        int tile = i * WARPS + warp_of();
-        if (8 * tile >= sh.dim)
-            break;
-        float d[4] = {0, 0, 0, 0};
-        for (int k = 0; k < sh.slots; k += 16) {
-            const uint16_t *p = sh.p + group * sh.p_pitch + k + pair;
-            uint32_t b0, b1;
-            load_turned(sh.keys + (k + lane_of() % 16) * sh.pitch + 8 * tile, &b0, &b1);
-            mma(d, pair_at(p), pair_at(p + 8 * sh.p_pitch), pair_at(p + 8), pair_at(p + 8 * sh.p_pitch + 8), b0, b1);
-        }
-        o[i][0] = o[i][0] * shrink_a + d[0] * grow_a;
-        o[i][1] = o[i][1] * shrink_a + d[1] * grow_a;
-        o[i][2] = o[i][2] * shrink_b + d[2] * grow_b;
-        o[i][3] = o[i][3] * shrink_b + d[3] * grow_b;
+        o[i][0] = o[i][0] * shrink_a + (float)d[i][0] * grow_a;
+        o[i][1] = o[i][1] * shrink_a + (float)d[i][1] * grow_a;
+        o[i][2] = o[i][2] * shrink_b + (float)d[i][2] * grow_b;
+        o[i][3] = o[i][3] * shrink_b + (float)d[i][3] * grow_b;
     }
     __syncthreads();
 }
@@ -238,7 +256,7 @@ static __global__ void __launch_bounds__(THREADS) attend_kernel(struct op_attend
     }
 
     for (int h = threadIdx.x; h < HEADS && first_head + h < op.heads; h += THREADS) /* the sink: denominator alone */
-        sh.denominator[h] += expf(op.sinks[first_head + h] - sh.largest[h]);
+        sh.denominator[h] += exp_of(op.sinks[first_head + h] - sh.largest[h]);
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < DIM_TILES; i++)

@@ -25,6 +25,7 @@ struct weight_view {
     int64_t pitch;
     int32_t n, k, tile, scale_cols;
     bool large_scales; /* some are beyond what one factor holds (product.cuh) */
+    bool row_parallel; /* its splits of K are added ascending, as ranks that hold them do */
 };
 
 struct weight {
@@ -54,6 +55,7 @@ struct cuda_backend {
     int ordinal;
     char name[64];
     uint8_t *scratch;
+    int32_t max_k; /* input columns of a linear that were reserved for; 0: nothing was */
     int32_t *trouble;      /* device */
     int32_t *trouble_host; /* pinned */
     struct expert_table tables[EXPERT_TABLES];

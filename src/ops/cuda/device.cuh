@@ -99,7 +99,9 @@ static __device__ inline int8_t int8_code(float product)
     return (int8_t)(q > 127.0f ? 127.0f : q < -127.0f ? -127.0f : q);
 }
 
-static __device__ inline float sigmoid_of(float x) { return 1.0f / (1.0f + expf(-x)); }
+/* exp(x) rounded once, as the host's library gives it but for rare last bits. */
+static __device__ inline float exp_of(float x) { return (float)exp((double)x); }
+static __device__ inline float sigmoid_of(float x) { return 1.0f / (1.0f + exp_of(-x)); }
 static __device__ inline float rsqrt_of(float x) { return 1.0f / sqrtf(x); }
 
 /* ---- rows ---- */
@@ -215,6 +217,30 @@ static __device__ inline void quantize_row(const struct activation &a, int64_t r
                 ((float *)a.scales)[at / a.block] = 1.0f / m * factor;
         }
     }
+}
+
+/* c += A B in binary64 for 16 rows, 8 columns and 16 terms. Lane 4 g + t brings a: row g and b: row g + 8 of A, x:
+ * column g of B, each at its terms 4 t .. 4 t + 3 (any four, the same for all three); it keeps columns 2 t and 2 t + 1
+ * of row g (c[0], c[1]) and row g + 8. */
+static __device__ inline void mma_f64(double c[4], const double a[4], const double b[4], const double x[4])
+{
+#if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1000
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7,%8,%9,%10,%11}, "
+                 "{%12,%13,%14,%15}, {%0,%1,%2,%3};"
+                 : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+                 : "d"(a[0]), "d"(b[0]), "d"(a[1]), "d"(b[1]), "d"(a[2]), "d"(b[2]), "d"(a[3]), "d"(b[3]), "d"(x[0]),
+                   "d"(x[1]), "d"(x[2]), "d"(x[3]));
+#else
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
+                     : "+d"(c[0]), "+d"(c[1])
+                     : "d"(a[i]), "d"(x[i]));
+        asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
+                     : "+d"(c[2]), "+d"(c[3])
+                     : "d"(b[i]), "d"(x[i]));
+    }
+#endif
 }
 
 /* ---- rotation ---- */

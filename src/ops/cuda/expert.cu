@@ -139,7 +139,8 @@ static __global__ void __launch_bounds__(PRODUCT_THREADS) up_kernel(struct exper
         int r = i % TILE_ROWS, v = i / TILE_ROWS;
         if (v >= item.count || first + r >= w.inner)
             continue;
-        float g = round_bf16(sum_of<TOKENS>(sums[0], v, r)), u = round_bf16(sum_of<TOKENS>(sums[1], v, r));
+        float g = round_bf16(sum_of<TOKENS>(sums[0], expert.w1.row_parallel, v, r));
+        float u = round_bf16(sum_of<TOKENS>(sums[1], expert.w3.row_parallel, v, r));
         float h = swiglu(g, u, w.op.swiglu_limit);
         if (w.op.weight)
             h *= w.op.weight[w.visits[item.first + v].place];
@@ -191,7 +192,7 @@ static __global__ void __launch_bounds__(PRODUCT_THREADS) down_kernel(struct exp
         int r = i % TILE_ROWS, v = i / TILE_ROWS;
         if (v < item.count && first + r < w.hidden)
             ((uint16_t *)w.op.out)[(int64_t)w.visits[item.first + v].place * w.hidden + first + r] =
-                bf16_bits(sum_of<TOKENS>(sums, v, r));
+                bf16_bits(sum_of<TOKENS>(sums, w2.row_parallel, v, r));
     }
 }
 

@@ -69,7 +69,7 @@ static __global__ void __launch_bounds__(PRODUCT_THREADS) product_kernel(struct 
         int r = i % TILE_ROWS, token = first_token + i / TILE_ROWS, column = first_column + r;
         if (token < p.rows.count && column < p.columns)
             act_store(p.out, row_at(p.rows, token) + (p.rows.index ? 0 : p.offset), (int64_t)piece * p.columns + column,
-                      sum_of<TOKENS>(sums, i / TILE_ROWS, r));
+                      sum_of<TOKENS>(sums, p.w.row_parallel, i / TILE_ROWS, r));
     }
 }
 
@@ -203,6 +203,9 @@ qr_status cuda_linear(struct backend *b, const struct op_linear *op, qr_error *e
     qr_status st = linear_check(op, err);
     if (st != QR_OK || op->rows.count == 0)
         return st;
+    if (op->in.cols > cuda_of(b)->max_k)
+        return qr_fail(err, QR_BAD_ARGUMENT, "linear: weight %s: %d input columns, scratch was reserved for %d",
+                       op->weight->spec.name, op->in.cols, cuda_of(b)->max_k);
     enum weight_format f = op->weight->spec.format;
     bool matrix = op->in.format == ACT_Q8 || (op->in.format == ACT_BF16 && (f == WEIGHT_BF16 || f == WEIGHT_FP8));
     return matrix ? matrix_linear(b, op, err) : plain_linear(b, op, err);

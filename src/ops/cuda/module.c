@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "ops/cuda/cuda.h"
+#include "ops/limits.h"
 
 qr_status cuda_check(cudaError_t status, const char *what, qr_error *err)
 {
@@ -146,7 +147,7 @@ static qr_status cuda_reserve(struct backend *b, const struct op_limits *limits,
 {
     struct cuda_backend *cuda = cuda_of(b);
     void *p;
-    (void)limits; /* steps of any size are cut into bands that fit */
+    cuda->max_k = (int32_t)limits_widest_input(&limits->plan->config);
     if (!cuda->scratch) {
         TRY(memory_allocate(b, SCRATCH_BYTES, &p, err));
         cuda->scratch = p;

@@ -1,8 +1,8 @@
 /* product.cuh: y = W x on the matrix unit. Weights are the M operand of mma.m16n8k16 (bf16, f32 sums), rows of
  * activations its N operand, so a row meets the same operations whatever stands beside it. K is cut into eight
- * contiguous ranges at fixed places (those of a row-parallel weight), one warp each, ascending inside; their sums are
- * added in ascending order. Codes become bf16 with their scale folded in, which is exact for the scales that weight.c
- * admits.
+ * contiguous ranges at fixed places (those of a row-parallel weight), one warp each; the unit sums 32 columns from
+ * zero, and these sums are added in f32, ascending. Codes become bf16 with their scale folded in, which is exact for
+ * the scales that weight.c admits.
  *
  * In which order an instruction's 16 columns are taken from a row is free, as long as both operands agree: a lane takes
  * 16 contiguous bytes of the weight, in the order in which shifts and masks yield pairs of codes, and activations are
@@ -155,8 +155,12 @@ static __device__ inline void accumulate(const struct weight_view &w, int64_t fi
                 uint4 v = {0, 0, 0, 0};
                 if (inside)
                     v = load_16(x[j] + k + 8 * i);
-                mma(acc[j], pairs_a[4 * i], pairs_b[4 * i], pairs_a[4 * i + 1], pairs_b[4 * i + 1], v.x, v.y);
-                mma(acc[j], pairs_a[4 * i + 2], pairs_b[4 * i + 2], pairs_a[4 * i + 3], pairs_b[4 * i + 3], v.z, v.w);
+                float part[4] = {0, 0, 0, 0};
+                mma(part, pairs_a[4 * i], pairs_b[4 * i], pairs_a[4 * i + 1], pairs_b[4 * i + 1], v.x, v.y);
+                mma(part, pairs_a[4 * i + 2], pairs_b[4 * i + 2], pairs_a[4 * i + 3], pairs_b[4 * i + 3], v.z, v.w);
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    acc[j][e] += part[e];
             }
         }
     }
@@ -180,13 +184,20 @@ template <int TOKENS> static __device__ inline void put_sums(struct tile_sums<TO
     }
 }
 
-template <int TOKENS> static __device__ inline float sum_of(const struct tile_sums<TOKENS> &sums, int token, int row)
+/* Ascending where ranks share K, else in pairs, which rounds less. */
+template <int TOKENS>
+static __device__ inline float sum_of(const struct tile_sums<TOKENS> &sums, bool ascending, int token, int row)
 {
-    float y = sums.part[0][token][row];
+    float y[SPLITS];
+#pragma unroll
+    for (int s = 0; s < SPLITS; s++)
+        y[s] = sums.part[s][token][row];
+    if (!ascending)
+        return ((y[0] + y[1]) + (y[2] + y[3])) + ((y[4] + y[5]) + (y[6] + y[7]));
 #pragma unroll
     for (int s = 1; s < SPLITS; s++)
-        y += sums.part[s][token][row];
-    return y;
+        y[0] += y[s];
+    return y[0];
 }
 
 #endif

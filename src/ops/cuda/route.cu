@@ -5,7 +5,7 @@
 enum { THREADS = 256, WARPS = THREADS / WARP };
 
 /* softplus(z) = max(z, 0) + log1p(exp(-|z|)): keeps its digits far below zero. */
-static __device__ float softplus(float z) { return fmaxf(z, 0.0f) + log1pf(expf(-fabsf(z))); }
+static __device__ float softplus(float z) { return fmaxf(z, 0.0f) + (float)log1p((double)exp_of(-fabsf(z))); }
 
 /* A warp for each expert: scores[i][e] = sqrt(softplus(x w_e)). */
 static __global__ void score_kernel(struct op_route op, struct weight_view gate, bool f32, float *scores)

@@ -131,12 +131,12 @@ static __global__ void compress_kernel(struct op_compress op, struct step step, 
     }
     for (int i = 0; i < n && largest > -INFINITY; i++) {
         struct member m = pooled_member(op, step, request, p, i);
-        sum += m.score ? expf(m.score[c] - largest) : 0.0f;
+        sum += m.score ? exp_of(m.score[c] - largest) : 0.0f;
     }
     for (int i = 0; i < n && largest > -INFINITY; i++) {
         struct member m = pooled_member(op, step, request, p, i);
         if (m.value)
-            z += (double)m.value[c] * (double)(expf(m.score[c] - largest) / (float)sum);
+            z += (double)m.value[c] * (double)(exp_of(m.score[c] - largest) / (float)sum);
     }
     act_store(op.out, row, c, (float)z);
 }

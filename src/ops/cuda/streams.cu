@@ -59,7 +59,7 @@ static __device__ void sinkhorn(float *c, int m, float eps, int iterations)
         for (int k = 1; k < m; k++)
             largest = fmaxf(largest, c[j * m + k]);
         for (int k = 0; k < m; k++)
-            sum += c[j * m + k] = expf(c[j * m + k] - largest);
+            sum += c[j * m + k] = exp_of(c[j * m + k] - largest);
         for (int k = 0; k < m; k++)
             c[j * m + k] = c[j * m + k] / sum + eps;
     }

@@ -149,6 +149,7 @@ qr_status cuda_prepare_weight(struct backend *b, const struct weight_spec *spec,
     w->view.tile = spec->format == WEIGHT_FP8 ? spec->tile : 32;
     w->view.scale_cols = (int32_t)cols;
     w->view.large_scales = large;
+    w->view.row_parallel = spec->k_splits == 8;
     st = send(cuda_of(b), w, scales, err);
     if (st != QR_OK) {
         cuda_release_weight(b, w);
