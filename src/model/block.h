@@ -91,10 +91,9 @@ qr_status hidden(struct pass *p, struct row_list rows, const float *pre, const v
 /* The norm and the head on the rows whose logits are wanted, from streams collapsed by `pre`. */
 qr_status head(struct pass *p, const float *pre, const void *norm_weight, qr_error *err);
 
-/* The forward passes of the families; of V4 also what leads to its head, and a layer and its halves: streams to streams. */
+/* The forward passes of the families; of V4 also a layer and its halves alone: streams to streams. */
 qr_status v41_forward(struct pass *p, qr_error *err);
 qr_status v4_forward(struct pass *p, qr_error *err);
-qr_status v4_backbone(struct pass *p, qr_error *err);
 qr_status v4_block(struct pass *p, qr_error *err);
 qr_status v4_attention_block(struct pass *p, qr_error *err);
 qr_status v4_ffn_block(struct pass *p, qr_error *err);

@@ -154,18 +154,12 @@ qr_status v4_head(struct pass *p, const struct head_weights *w, qr_error *err)
     return head(p, p->ws->pre, w->norm, err);
 }
 
-qr_status v4_backbone(struct pass *p, qr_error *err)
+qr_status v4_forward(struct pass *p, qr_error *err)
 {
     TRY(embed(p, err));
     for (int32_t i = 0; i < p->plan->layers; i++) {
         enter_layer(p, i);
         TRY(v4_block(p, err));
     }
-    return QR_OK;
-}
-
-qr_status v4_forward(struct pass *p, qr_error *err)
-{
-    TRY(v4_backbone(p, err));
     return v4_head(p, &p->weights->final, err);
 }

@@ -37,11 +37,30 @@ static double excess(const struct tolerance *t, double a, double e)
     case COMPARE_RA:
     case COMPARE_AC:
         return fabs(a - e) - (t->absolute + t->relative * fabs(e));
+    case COMPARE_COSINE: /* no point by itself */
+        return fabs(a - e) - INFINITY;
     default:
         if (a == e && signbit(a) == signbit(e))
             return 0;
         return t->ulps > 0 && ulps_between(a, e) <= t->ulps ? 0 : fmax(fabs(a - e), 1e-300);
     }
+}
+
+/* Sentences for what is outside; NULL: nothing. Two vectors of zeros agree. */
+static const char *compare_vectors(const struct tolerance *t, const double *a, const double *e, int64_t n)
+{
+    double dot = 0, aa = 0, ee = 0, dd = 0;
+    for (int64_t i = 0; i < n; i++) {
+        dot += a[i] * e[i];
+        aa += a[i] * a[i];
+        ee += e[i] * e[i];
+        dd += (a[i] - e[i]) * (a[i] - e[i]);
+    }
+    if (dd == 0)
+        return NULL;
+    if (!(dot >= t->theta * sqrt(aa) * sqrt(ee)))
+        return "the cosine is below the least allowed";
+    return sqrt(dd) <= t->relative * sqrt(ee) ? NULL : "the relative L2 distance is above the most allowed";
 }
 
 void compare_points(const struct tolerance *t, const double *found, const double *want, int64_t n, const bool *slack,
@@ -71,6 +90,8 @@ void compare_points(const struct tolerance *t, const double *found, const double
             out->want = e;
         }
     }
+    if (t->kind == COMPARE_COSINE && !out->why)
+        out->why = compare_vectors(t, found, want, n);
     out->passed = out->bad <= out->allowed && !out->why;
 }
 
@@ -214,7 +235,7 @@ static int read_arguments(const char *at, double out[3])
     return -1;
 }
 
-/* RA(a, r, phi), or RA(r) for RA(1e-4, r, 0.005). RD(theta, phi[, cap]). AC(rtol, atol). */
+/* RA(a, r, phi), or RA(r) for RA(1e-4, r, 0.005). RD(theta, phi[, cap]). AC(rtol, atol). COS(cosine, relative L2). */
 static bool read_numbers(enum comparator kind, const char *at, struct tolerance *out)
 {
     double v[3] = {0};
@@ -231,6 +252,11 @@ static bool read_numbers(enum comparator kind, const char *at, struct tolerance 
         out->share = v[1];
         out->cap = n == 3 ? v[2] : 0;
         return n >= 2;
+    }
+    if (kind == COMPARE_COSINE) {
+        out->theta = v[0];
+        out->relative = v[1];
+        return n == 2;
     }
     out->relative = v[0];
     out->absolute = v[1];
@@ -260,6 +286,7 @@ static bool read_comparator(struct span clause, struct tolerance *out, const cha
                  {"RA(", COMPARE_RA},
                  {"RD(", COMPARE_RD},
                  {"AC(", COMPARE_AC},
+                 {"COS(", COMPARE_COSINE},
                  {"exact", COMPARE_EXACT}};
     double n;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
@@ -268,8 +295,8 @@ static bool read_comparator(struct span clause, struct tolerance *out, const cha
             continue;
         *names_end = at;
         *out = (struct tolerance){.kind = words[i].kind};
-        if (words[i].kind == COMPARE_RA || words[i].kind == COMPARE_RD || words[i].kind == COMPARE_AC) {
-            if (!read_numbers(words[i].kind, at + 3, out))
+        if (words[i].kind == COMPARE_RA || words[i].kind == COMPARE_RD || words[i].kind == COMPARE_AC || words[i].kind == COMPARE_COSINE) {
+            if (!read_numbers(words[i].kind, strchr(at, '(') + 1, out))
                 return false;
             if (number_after(clause, "compare ", &n))
                 out->share = 1 - n / 100;
@@ -364,6 +391,9 @@ const char *tolerance_text(const struct tolerance *t, char *out, size_t size)
         break;
     case COMPARE_AC:
         snprintf(out, size, "AC(%g,%g)", t->relative, t->absolute);
+        break;
+    case COMPARE_COSINE:
+        snprintf(out, size, "COS(%g,%g)", t->theta, t->relative);
         break;
     case COMPARE_TK:
         snprintf(out, size, "TK");

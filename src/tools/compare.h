@@ -10,6 +10,7 @@ enum comparator {
     COMPARE_RA,     /* bad: |a - e| > absolute + relative |e|; at most round(share N) bad */
     COMPARE_RD,     /* bad: rho > theta; at most round(share N) bad, and the largest bad rho below cap */
     COMPARE_AC,     /* RA with no bad point allowed */
+    COMPARE_COSINE, /* of all points as one vector: cosine at least `theta`, relative L2 distance at most `relative` */
     COMPARE_TK,     /* ranks: another id only where the values are still in falling order (compare_ranks) */
     COMPARE_SETS,   /* a row's ids in any order; at most `moved` rows with another set */
     COMPARE_ARGMAX  /* the id is the lowest one of the largest value found */
@@ -17,8 +18,8 @@ enum comparator {
 
 struct tolerance {
     enum comparator kind;
-    double absolute, relative; /* RA, AC */
-    double theta, cap;         /* RD; cap 0: none */
+    double absolute, relative; /* RA, AC, COSINE (relative) */
+    double theta, cap;         /* RD, COSINE (theta); cap 0: none */
     double share;              /* RA, RD: of the points that may be bad */
     int32_t ulps;              /* EXACT */
     int64_t moved;             /* SETS */
@@ -43,7 +44,7 @@ struct comparison {
     const char *why; /* NULL, or what failed beside the count: a NaN, the cap */
 };
 
-/* EXACT, RA, RD, AC over n points. A NaN or infinity on either side fails whatever the comparator. `slack`, unless NULL:
+/* EXACT, RA, RD, AC, COSINE over n points. A NaN or infinity on either side fails whatever the comparator. `slack`, unless NULL:
  * points that may differ by 1 whatever the comparator. */
 void compare_points(const struct tolerance *t, const double *found, const double *want, int64_t n, const bool *slack,
                     struct comparison *out);

@@ -25,7 +25,8 @@ enum array_kind {
     WEIGHT_OF_FP4,         /* two codes a byte; scales: E8M0 of 32 columns */
     WEIGHT_OF_I8,          /* scales: f32 of an output channel */
     WEIGHT_OF_I8_IN_OUT,
-    ARRAY_TENSOR  /* a weight of the model's layers, read as the model reads it (op_world.h); here its shape alone */
+    ARRAY_TENSOR  /* a weight of the model's layers, read as the model reads it (op_world.h); here its shape alone. That of
+                     an MTP layer may have "mtp_" before its name */
 };
 
 enum array_flag {
@@ -68,7 +69,8 @@ struct op_harness {
 /* One family of operators each, ended by a NULL name. */
 extern const struct op_harness op_streams_harnesses[], op_projection_harnesses[], op_compressor_harnesses[],
     op_indexer_harnesses[], op_attention_harnesses[], op_expert_harnesses[], op_exchange_harnesses[], op_head_harnesses[],
-    op_prepare_harnesses[], op_number_harnesses[], op_pack_harnesses[], op_layer_harnesses[];
+    op_prepare_harnesses[], op_number_harnesses[], op_pack_harnesses[], op_layer_harnesses[], op_mtp_harnesses[],
+    op_forward_harnesses[];
 
 /* Harness `index` of all, by number; NULL behind the last. */
 const struct op_harness *op_harness_at(int32_t index);

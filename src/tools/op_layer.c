@@ -107,11 +107,11 @@ static qr_status at_point(void *user, enum model_point point, int32_t layer, con
 }
 
 qr_status composition_open(struct op_run *r, struct op_composition *c, const struct qr_config *config, unsigned parts, bool mtp,
-                           qr_error *err)
+                           bool bare, qr_error *err)
 {
-    int32_t tile = c->prefill && !mtp && c->rank_rows > WORLD_TILE ? WORLD_TILE : c->rank_rows;
+    int32_t tile = c->prefill && c->rank_rows > WORLD_TILE ? WORLD_TILE : c->rank_rows;
     struct op_composition *kept;
-    const struct world_options options = {.config = *config, .parts = parts, .mtp = mtp, .ranks = c->ranks, .rank_rows = c->rank_rows,
+    const struct world_options options = {.config = *config, .parts = parts, .mtp = mtp, .bare = bare, .ranks = c->ranks, .rank_rows = c->rank_rows,
                                           .form = c->prefill ? MOE_GROUPED : MOE_LANES, .step_rows = tile * c->ranks,
                                           .count = c->count, .requests = c->requests};
     TRY(world_open(r, &options, &c->world, err));
@@ -133,6 +133,24 @@ qr_status composition_load(struct op_composition *c, qr_error *err)
     return QR_OK;
 }
 
+qr_status composition_logit_rows(struct op_run *r, const struct op_composition *c, const int32_t **out, qr_error *err)
+{
+    int32_t *index;
+    TRY(op_host_new(r, 4LL * c->ranks * LOGIT_ROWS, &index, err));
+    for (int32_t i = 0; i < c->ranks * LOGIT_ROWS; i++)
+        index[i] = -1;
+    for (int32_t i = 0; i < c->count; i++) {
+        const struct world_request *q = &c->requests[i];
+        int32_t *mine = index + q->rank * LOGIT_ROWS, row = q->row - q->rank * c->rank_rows;
+        for (int32_t k = 0; k < q->count && !c->prefill; k++)
+            mine[row + k] = row + k;
+        if (c->prefill)
+            mine[0] = q->count - 1;
+    }
+    *out = index;
+    return QR_OK;
+}
+
 qr_status copied_output(struct op_run *r, const char *name, void *out, qr_error *err)
 {
     const void *from = op_host(r, name);
@@ -145,4 +163,56 @@ qr_status copied_output(struct op_run *r, const char *name, void *out, qr_error 
         memcpy(to, from, (size_t)op_out_slot(r, name)->bytes);
     memcpy(out, &to, sizeof to);
     return QR_OK;
+}
+
+qr_status open_pages(struct op_run *r, struct op_pages *p, int64_t all_pages, int32_t layers, int32_t at, int64_t row_bytes,
+                     int64_t page_rows, int64_t wanted_rows, int64_t width, int64_t wanted_width, qr_error *err)
+{
+    if (!op_has(r, p->name))
+        return qr_fail(err, QR_BAD_REQUEST, "%s: no array in.%s", op_file_path(r->file), p->name);
+    if (page_rows < 1 || (wanted_rows && page_rows != wanted_rows) || width != wanted_width)
+        return op_refuse(err, BAD_SHAPE, "in.%s has pages of %lld rows of %lld, wanted %lld of %lld", p->name, (long long)page_rows,
+                         (long long)width, (long long)(wanted_rows ? wanted_rows : page_rows), (long long)wanted_width);
+    if (all_pages % layers)
+        return op_refuse(err, BAD_SHAPE, "in.%s has %lld pages for %d layers, wanted a multiple", p->name, (long long)all_pages, layers);
+    if (at == 0)
+        TRY(copied_output(r, p->name, &p->data, err));
+    else
+        p->data = op_out(r, p->name);
+    p->rank_pages = all_pages;
+    p->pages = all_pages / layers;
+    p->row_bytes = row_bytes;
+    p->page_rows = (int32_t)page_rows;
+    p->data += at * p->pages * page_rows * row_bytes;
+    return QR_OK;
+}
+
+qr_status open_window(struct op_run *r, bool prefill, struct op_layer_cache *c, qr_error *err)
+{
+    int64_t dim = op_dim(r, "d");
+    c->window = (struct op_pages){.name = "kv_cache", .table_name = "block_table", .slot_name = "slots"};
+    TRY(open_pages(r, &c->window, op_dim(r, "P"), 1, 0, 2 * dim, WORLD_PAGE, WORLD_PAGE, dim, dim, err));
+    c->window.table = op_ints(r, "block_table");
+    c->window.width = op_dim(r, "bn");
+    c->window.slot = op_ints(r, "slots");
+    c->window_rows = op_ints(r, "swa_indices");
+    if (!c->window.table && (prefill || !c->window.slot || !c->window_rows))
+        return qr_fail(err, QR_BAD_REQUEST, "%s: no array in.block_table%s", op_file_path(r->file),
+                       prefill ? "" : ", nor both in.slots and in.swa_indices");
+    if (op_dim(r, "W") != 128 && op_has(r, "swa_indices"))
+        return op_refuse(err, BAD_SHAPE, "a window of %d, wanted 128", op_dim(r, "W"));
+    const int32_t *lengths = op_ints(r, "swa_lens"), *positions = op_ints(r, "position_ids");
+    for (int32_t i = 0; lengths && i < op_dim(r, "T") * (op_dim(r, "ep") > 0 ? op_dim(r, "ep") : 1); i++)
+        if (positions[i] >= 0 && lengths[i] != (positions[i] + 1 < op_dim(r, "W") ? positions[i] + 1 : op_dim(r, "W")))
+            return op_refuse(err, BAD_SHAPE, "swa_lens of row %d is %d at position %d", i, lengths[i], positions[i]);
+    return QR_OK;
+}
+
+qr_status layer_tables(struct op_run *r, struct op_world *w, enum rope rope, qr_error *err)
+{
+    const struct tensor_view *view = op_view(r, "freqs_cos");
+    if (!view || !op_has(r, "freqs_sin"))
+        return QR_OK;
+    return world_tables(w, rope, op_host(r, "freqs_cos"), op_host(r, "freqs_sin"), view->shape[0],
+                        (int32_t)view->shape[1], err);
 }

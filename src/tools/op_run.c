@@ -271,7 +271,11 @@ static const struct tensor_view *view_of(const struct op_run *r, const char *nam
 static const struct tensor_view *named_view(const struct op_run *r, const struct op_array *a, int64_t index)
 {
     const struct tensor_view *view = view_of(r, a->name, index);
-    return view || !a->alias ? view : view_of(r, a->alias, index);
+    char full[96];
+    if (view)
+        return view;
+    snprintf(full, sizeof full, "mtp_%s", a->name);
+    return a->alias ? view_of(r, a->alias, index) : a->kind == ARRAY_TENSOR ? view_of(r, full, index) : NULL;
 }
 
 static int32_t count_words(const char *words)
@@ -282,9 +286,12 @@ static int32_t count_words(const char *words)
     return n;
 }
 
-/* One rank needs no axis of ranks. */
-static qr_status match_shape(struct op_run *r, const char *name, const char *words, const struct tensor_view *view, qr_error *err)
+/* One rank needs no axis of ranks; a weight may stand in a stack of one, as 7.1 has the MTP layer's. */
+static qr_status match_shape(struct op_run *r, const char *name, const struct op_array *a, const struct tensor_view *view, qr_error *err)
 {
+    const char *words = a->shape;
+    if (a->kind == ARRAY_TENSOR && view->rank == count_words(words) + 1 && view->shape[0] == 1)
+        return dims_match(&r->dims, name, words, view->rank - 1, view->shape + 1, err);
     if (strncmp(words, "ep ", 3) == 0 && view->rank == count_words(words) - 1) {
         dims_bind(&r->dims, "ep", 1);
         r->one_rank = true;
@@ -302,7 +309,7 @@ static qr_status find_input(struct op_run *r, const struct op_array *a, int64_t 
     *out = named_view(r, a, index);
     if (!*out)
         return qr_fail(err, QR_BAD_REQUEST, "%s: no array %s", op_file_path(r->file), full);
-    return match_shape(r, full, a->shape, *out, err);
+    return match_shape(r, full, a, *out, err);
 }
 
 static qr_status bind_inputs(struct op_run *r, qr_error *err)

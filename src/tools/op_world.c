@@ -72,7 +72,7 @@ static const struct tensor_view *array_of(const struct op_world *w, const char *
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
         size_t n = strlen(prefixes[i]);
         char full[160];
-        if (strncmp(name, prefixes[i], n) != 0 || (i > 1 && !w->options.mtp))
+        if (strncmp(name, prefixes[i], n) != 0 || (i > 1 && !w->options.bare))
             continue;
         snprintf(full, sizeof full, "in.%s", name + n);
         const struct tensor_view *view = op_file_find(w->run->file, full);
@@ -371,25 +371,33 @@ qr_status world_step(struct op_world *w, int32_t from, int32_t count, const int3
     return QR_OK;
 }
 
-qr_status world_draft_step(struct op_world *w, const int32_t *tokens, struct model_draft *out, qr_error *err)
+qr_status world_keep_streams(struct op_world *w, int32_t request, const void *streams, qr_error *err)
+{
+    struct backend *b = w->run->backend;
+    TRY(b->upload(b, w->base + geometry_draft_stream(&w->geometry, &w->pool, request), streams, w->geometry.draft_stream_bytes, err));
+    return b->fence(b, err);
+}
+
+qr_status world_draft_step(struct op_world *w, const int32_t *tokens, const int32_t *sources, int32_t rows, struct model_draft *out,
+                           qr_error *err)
 {
     const struct world_options *o = &w->options;
     struct draft_span *spans;
-    int32_t *sources, *ids, count = 0;
+    int32_t *from, *ids, count = 0;
     TRY(lay_tile(w, 0, o->step_rows, err));
     make_pass(w);
     TRY(op_host_new(w->run, o->count * (int64_t)sizeof *spans, &spans, err));
-    TRY(op_host_new(w->run, 4LL * o->step_rows, &sources, err));
+    TRY(op_host_new(w->run, 4LL * o->step_rows, &from, err));
     TRY(op_host_new(w->run, 4LL * o->step_rows, &ids, err));
     for (int32_t i = 0; i < w->tile.rows; i++) {
-        sources[i] = i;
-        ids[i] = tokens[i];
+        from[i] = sources ? sources[w->tile.row[i]] : i;
+        ids[i] = tokens[w->tile.row[i]];
         if (i == 0 || w->tile.request[i] != w->tile.request[i - 1])
             spans[count++] = (struct draft_span){.slot = w->tile.request[i], .first_position = w->tile.position[i],
-                                                 .tokens = ids + i, .sources = sources + i};
+                                                 .tokens = ids + i, .sources = from + i};
         spans[count - 1].count++;
     }
-    TRY(drafts_check(w->drafts, spans, count, w->tile.rows, err));
+    TRY(drafts_check(w->drafts, spans, count, sources ? rows : w->tile.rows, err));
     TRY(drafts_fill(w->drafts, spans, count, out, err));
     out->cache = w->args.cache;
     out->observer = w->args.observer;

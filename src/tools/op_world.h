@@ -23,7 +23,8 @@ struct world_request {
 struct world_options {
     struct qr_config config; /* of the layers; family and storage are set here */
     unsigned parts;          /* enum weight_part: the weights that the file has */
-    bool mtp;                /* a draft pass; its weights may stand without "mtp_" */
+    bool mtp;                /* there is a draft pass */
+    bool bare;               /* the MTP layer's weights may stand without "mtp_": the file has no others */
     int32_t ranks, rank_rows;
     enum moe_form form;
     int32_t step_rows;       /* the most rows of a step, of all ranks */
@@ -69,9 +70,12 @@ qr_status world_open(struct op_run *run, const struct world_options *options, st
 /* Makes the step of rows [from, from + count) of every request (its own live rows at most) and points the pass at it;
  * tokens: host, by row of the arrays (NULL: 0). *any: whether there was a row. */
 qr_status world_step(struct op_world *w, int32_t from, int32_t count, const int32_t *tokens, bool *any, qr_error *err);
-/* The same of a draft pass of all live rows: streams of the rows of the arrays are in ws.streams, and row i's token is
- * tokens[i]. */
-qr_status world_draft_step(struct op_world *w, const int32_t *tokens, struct model_draft *out, qr_error *err);
+/* The same of a draft pass of all live rows, by row of the arrays: the token that follows, and the row of ws.streams, one of
+ * `rows`, or -1 for the request's kept streams (sources NULL: the rows of the tile). */
+qr_status world_draft_step(struct op_world *w, const int32_t *tokens, const int32_t *sources, int32_t rows, struct model_draft *out,
+                           qr_error *err);
+/* Keeps streams (host) as a request's own, for a source of -1. */
+qr_status world_keep_streams(struct op_world *w, int32_t request, const void *streams, qr_error *err);
 
 /* Rows of the step from backend memory [rows of the arrays][bytes] into rows of the step, kept as calls. */
 qr_status world_take(struct op_world *w, const void *from, void *to, int64_t bytes, qr_error *err);

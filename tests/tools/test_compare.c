@@ -68,6 +68,19 @@ static void ac_takes_the_relative_bound_first(void **state)
     assert_false(passes("AC(0.5,0.01)", (double[]){1.6}, (double[]){1}, 1));
 }
 
+static void cosine_looks_at_all_points_as_one_vector(void **state)
+{
+    (void)state;
+    double want[3] = {3, 4, 0};
+    assert_true(passes("COS(0.99,0.10)", (double[]){3.2, 4.2, 0}, want, 3)); /* 0.9996, distance 0.057 */
+    assert_false(passes("COS(0.99,0.05)", (double[]){3.2, 4.2, 0}, want, 3));
+    assert_false(passes("COS(0.99,0.10)", (double[]){6, 8, 0}, want, 3)); /* the same direction, twice as long */
+    assert_false(passes("COS(0.99,1)", (double[]){3, 4, 1}, want, 3)); /* 0.981 */
+    assert_true(passes("COS(0.99,0.10)", (double[]){0, 0}, (double[]){0, 0}, 2));
+    assert_false(passes("COS(0.99,0.10)", (double[]){1e-9, 0}, (double[]){0, 0}, 2));
+    assert_false(passes("COS(-1,9)", (double[]){NAN, 4, 0}, want, 3));
+}
+
 static void exact_tells_zeros_apart_and_counts_ulps_when_asked(void **state)
 {
     (void)state;
@@ -215,6 +228,7 @@ int main(void)
         cmocka_unit_test(ra_counts_points_beyond_both_bounds),
         cmocka_unit_test(rd_is_relative_above_theta_and_absolute_below),
         cmocka_unit_test(ac_takes_the_relative_bound_first),
+        cmocka_unit_test(cosine_looks_at_all_points_as_one_vector),
         cmocka_unit_test(exact_tells_zeros_apart_and_counts_ulps_when_asked),
         cmocka_unit_test(a_nan_or_infinity_fails_on_either_side),
         cmocka_unit_test(slack_lets_a_code_differ_by_one),
