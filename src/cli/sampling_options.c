@@ -157,11 +157,23 @@ static qr_status read_stop(const struct json *line, struct request_text *out, qr
     for (const struct json *item = value->kind == JSON_STRING ? value : value->child; n < count; item = item->next) {
         if (item->kind != JSON_STRING)
             return wrong(err, "stop", item, "a string or a list of strings");
+        if (strlen(item->text) != item->length)
+            return wrong(err, "stop", NULL, "strings without a NUL");
         out->stop[n++] = item->text;
     }
     out->request.stop = out->stop;
     out->request.stop_count = n;
     return QR_OK;
+}
+
+/* A token id as the key of an object writes it: digits and nothing else. */
+static bool key_id(const struct json *item, int32_t *out)
+{
+    if (item->key_length == 0 || item->key_length > 10 || strspn(item->key, "0123456789") != item->key_length)
+        return false;
+    const long long id = strtoll(item->key, NULL, 10);
+    *out = (int32_t)id;
+    return id <= INT32_MAX;
 }
 
 static qr_status read_bias(const struct json *line, struct request_text *out, qr_error *err)
@@ -176,12 +188,11 @@ static qr_status read_bias(const struct json *line, struct request_text *out, qr
         return no_memory(err);
     size_t n = 0;
     for (const struct json *item = value->child; item; item = item->next) {
-        char *end;
+        int32_t id;
         double bias;
-        const long long id = strtoll(item->key, &end, 10);
-        if (*end || end == item->key || id < 0 || id > INT32_MAX || !json_double(item, &bias) || bias < -100 || bias > 100)
+        if (!key_id(item, &id) || !json_double(item, &bias) || bias < -100 || bias > 100)
             return wrong(err, "logit_bias", item, "token ids with biases from -100 to 100");
-        out->bias[n++] = (qr_logit_bias){.token = (int32_t)id, .bias = (float)bias};
+        out->bias[n++] = (qr_logit_bias){.token = id, .bias = (float)bias};
     }
     out->sampling.logit_bias = out->bias;
     out->sampling.logit_bias_count = n;

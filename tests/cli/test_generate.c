@@ -111,6 +111,23 @@ static void what_cannot_be_done_has_an_error_and_the_rest_goes_on(void **state)
     ran_free(&r);
 }
 
+static void what_a_string_of_c_would_cut_short_is_refused(void **state)
+{
+    (void)state;
+    struct ran r = QUIRE_INPUT("{\"id\":1,\"tokens\":[5],\"stop\":\"a\\u0000b\"}\n"
+                               "{\"id\":2,\"tokens\":[5],\"logit_bias\":{\"7\\u0000\":1}}\n"
+                               "{\"id\":3,\"tokens\":[5],\"logit_bias\":{\" 7\":1}}\n"
+                               "{\"id\":4,\"tokens\":[5],\"logit_bias\":{\"99999999999\":1}}\n"
+                               "{\"id\":5,\"tokens\":[5],\"logit_bias\":{\"7\":1}}\n",
+                               GENERATE);
+    assert_status(&r, 1);
+    assert_says(line_at(r.out, 0), "strings without a NUL");
+    for (int i = 1; i < 4; i++)
+        assert_says(line_at(r.out, i), "token ids with biases");
+    assert_says(line_at(r.out, 4), "{\"id\":5,\"tokens\":[");
+    ran_free(&r);
+}
+
 static void neither_order_nor_company_changes_an_answer(void **state)
 {
     (void)state;
@@ -132,6 +149,7 @@ int main(void)
         cmocka_unit_test(a_line_has_every_member),
         cmocka_unit_test(the_three_forms_of_a_prompt_are_taken),
         cmocka_unit_test(what_cannot_be_done_has_an_error_and_the_rest_goes_on),
+        cmocka_unit_test(what_a_string_of_c_would_cut_short_is_refused),
         cmocka_unit_test(neither_order_nor_company_changes_an_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
