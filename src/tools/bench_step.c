@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "model/w8a8.h"
 #include "plan/settle.h"
 #include "run/forward.h"
 #include "tools/bench.h"
@@ -67,40 +68,48 @@ static int64_t bytes_of(const struct bench *b, const struct tensor_view *t)
     return widened ? 2 * elements : elements + 4 * t->shape[0];
 }
 
+/* Books a tensor of a layer (backbone, then the MTP layer; -1: none) by its official name behind the layer's. */
+static void add_bytes(struct bench *b, int32_t layer, const char *stem, int64_t bytes)
+{
+    if (layer < 0)
+        b->head_bytes += strncmp(stem, "head.", 5) == 0 ? bytes : 0;
+    else if (strncmp(stem, "engram.embed", 12) == 0 || strstr(stem, "tid2eid")) /* a few rows of a table */
+        return;
+    else if (strncmp(stem, "ffn.experts.", 12) == 0)
+        b->expert_bytes[layer] += bytes;
+    else if (layer >= b->plan.layers)
+        b->mtp_bytes += bytes;
+    else if (strncmp(stem, "ffn", 3) == 0 || strncmp(stem, "hc_ffn", 6) == 0)
+        b->ffn_bytes[layer] += bytes;
+    else
+        b->attention_bytes[layer] += bytes;
+}
+
+/* A tensor of an official folder. The routed experts of a layer are all of one size: the first is booked. */
 static void add_tensor(struct bench *b, const struct tensor_view *t)
 {
-    int layer, at = 0, expert = 0, after = 0;
-    const int64_t bytes = bytes_of(b, t);
-    if (strncmp(t->name, "mtp.0.", 6) == 0) {
-        const bool routed = sscanf(t->name + 6, "ffn.experts.%d.%n", &expert, &after) == 1 && after > 0;
-        if (!routed)
-            b->mtp_bytes += bytes;
-        else if (expert == 0)
-            b->expert_bytes[b->plan.layers] += bytes;
-        return;
-    }
-    if (sscanf(t->name, "layers.%d.%n", &layer, &at) != 1 || at == 0) {
-        if (strncmp(t->name, "head.", 5) == 0)
-            b->head_bytes += bytes;
-        return;
-    }
-    const char *rest = t->name + at;
-    if (layer < 0 || layer >= QR_MAX_LAYERS || strncmp(rest, "engram.embed", 12) == 0)
-        return;
-    if (sscanf(rest, "ffn.experts.%d.%n", &expert, &after) == 1 && after > 0) {
-        if (expert == 0)
-            b->expert_bytes[layer] += bytes;
-    } else if (strncmp(rest, "ffn", 3) == 0 || strncmp(rest, "hc_ffn", 6) == 0) {
-        if (!strstr(rest, "tid2eid"))
-            b->ffn_bytes[layer] += bytes;
-    } else {
-        b->attention_bytes[layer] += bytes;
-    }
+    struct official_name name;
+    official_split(&b->plan, t->name, &name);
+    if (name.layer < QR_MAX_LAYERS && name.expert <= 0)
+        add_bytes(b, name.layer, name.stem, bytes_of(b, t));
+}
+
+/* A tensor of an INT8 folder (v4-model.md 7.1): a stack of layers, and of their experts. */
+static void add_stored(struct bench *b, const struct w8a8_output *o)
+{
+    const struct tensor_view *values = checkpoint_find(b->checkpoint, o->name);
+    const struct tensor_view *scales = o->scale_name[0] ? checkpoint_find(b->checkpoint, o->scale_name) : NULL;
+    const int64_t bytes = (values ? (int64_t)values->bytes : 0) + (scales ? (int64_t)scales->bytes : 0);
+    for (int32_t i = 0; i < o->layers && o->recipe->form != FORM_HADAMARD; i++)
+        add_bytes(b, o->layer[i], o->recipe->official, bytes / o->members);
 }
 
 static void weigh(struct bench *b)
 {
-    for (int64_t i = 0; i < checkpoint_count(b->checkpoint); i++)
+    struct w8a8_output o;
+    for (int32_t i = 0; b->config.stored_w8a8 && w8a8_output(&b->plan, i, &o); i++)
+        add_stored(b, &o);
+    for (int64_t i = 0; !b->config.stored_w8a8 && i < checkpoint_count(b->checkpoint); i++)
         add_tensor(b, checkpoint_at(b->checkpoint, i));
 }
 
@@ -198,9 +207,6 @@ static qr_status open_all(struct bench *b, qr_error *err)
     qr_status st = model_folder_open(o->model.model, &b->config, &b->checkpoint, err);
     if (st != QR_OK)
         return st;
-    if (b->config.stored_w8a8)
-        return qr_fail(err, QR_UNSUPPORTED, "%s: an INT8 folder; bench counts the bytes of an official one (--profile w8a8 "
-                       "derives the same weights)", o->model.model);
     const bool w8a8 = o->model.profile ? strcmp(o->model.profile, "w8a8") == 0 : b->config.stored_w8a8;
     st = plan_make(&b->config, w8a8 ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE, &b->plan, err);
     if (st != QR_OK)

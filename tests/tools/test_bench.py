@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
 
 QUIRE = os.environ["QUIRE_PROGRAM"]
@@ -44,6 +45,19 @@ class Bench(unittest.TestCase):
         status, out, err = bench("decode", "--model", f"{MODELS}/tiny-v41", "--mtp")
         self.assertEqual(status, 1)
         self.assertIn("MTP", err)
+
+    def test_an_int8_folder_weighs_what_an_official_one_does_in_w8a8(self):
+        with tempfile.TemporaryDirectory() as scratch:
+            stored = os.path.join(scratch, "stored")
+            subprocess.run([QUIRE, "quantize", "--w8a8", "--model", f"{MODELS}/tiny-v4", "--out", stored], check=True, capture_output=True)
+            figures = []
+            for more in (["--model", f"{MODELS}/tiny-v4", "--profile", "w8a8"], ["--model", stored]):
+                status, out, err = bench("decode", "--batch", "2", "--steps", "2", "--mtp", "--json", *more)
+                self.assertEqual((status, err), (0, ""))
+                figures.append({p["part"]: p["bytes"] for p in json.loads(out)["parts"]})
+            self.assertEqual(figures[0].keys(), figures[1].keys())
+            for part, bytes_ in figures[0].items():
+                self.assertAlmostEqual(bytes_, figures[1][part], delta=bytes_ // 100, msg=part)
 
     def test_what_cannot_be_measured_is_refused(self):
         self.assertEqual(bench("decode")[0], 2)
