@@ -74,7 +74,7 @@ static qr_status vector(struct loader *l, const char *name, void *out_pointer, q
 
 /* Where a row-parallel product is cut (architecture.md "Accumulation order"): at whole scale blocks. Sums of INT8 are
  * exact, so there is nothing to cut. */
-static int32_t splits_of(const struct weight_spec *spec)
+int32_t weights_splits(const struct weight_spec *spec)
 {
     int32_t block = spec->format == WEIGHT_FP8 ? spec->tile : FP4_GROUP;
     return spec->format != WEIGHT_INT8 && spec->k / block >= ROW_PARALLEL_SPLITS ? ROW_PARALLEL_SPLITS : 1;
@@ -89,7 +89,7 @@ static qr_status matrix_of(struct loader *l, const char *name, bool row_parallel
     snprintf(full, sizeof full, "%s%s", l->prefix, name);
     TRY(tensors_matrix(l->tensors, full, &spec, err));
     if (row_parallel)
-        spec.k_splits = splits_of(&spec);
+        spec.k_splits = weights_splits(&spec);
     if (!array_grow(&w->handles, &w->handle_capacity, w->handle_count, sizeof *w->handles))
         return out_of_memory(l, err);
     qr_status st = w->backend->prepare_weight(w->backend, &spec, out, err);

@@ -100,5 +100,7 @@ qr_status weights_open(const struct checkpoint *ck, const struct model_plan *pla
                        struct backend *backend, struct weights *out, qr_error *err);
 /* Takes half-made weights and zeroed ones. */
 void weights_close(struct weights *w);
+/* In how many ranges of K a row-parallel matrix of that form is summed (weight_spec.k_splits). */
+int32_t weights_splits(const struct weight_spec *spec);
 
 #endif

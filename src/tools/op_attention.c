@@ -5,6 +5,9 @@
 
 #include "tools/op_adapters.h"
 
+/* Rows of a decode step (4 requests of 2), of a tile, and of a whole prefill dispatch (v4-model.md 9.1, 9.3). */
+enum { DECODE_ROWS = 8, TILE_ROWS = 128, PREFILL_ROWS = 8192 };
+
 /* One query row as its arrays list it. */
 struct listed {
     int32_t position, window;          /* window: how many keys */
@@ -14,7 +17,8 @@ struct listed {
 
 /* What a call attends over: rows of keys, compressed rows behind block tables. */
 struct scene {
-    int32_t rows, ratio, slots;        /* slots: of compressed rows in each list; 0: none */
+    int32_t first, rows;               /* of the arrays: those of this part */
+    int32_t ratio, slots;              /* slots: of compressed rows in each list; 0: none */
     struct listed *listed;
     const uint16_t *keys;              /* host: the pool of window keys */
     const int32_t *selected;           /* host [rows][slots], -1: masked */
@@ -139,7 +143,7 @@ static qr_status attend(struct op_run *r, const struct scene *scene, struct acti
     TRY(op_upload(r, counts, 4LL * s.rows, &counts, err));
     TRY(op_upload(r, from, 4LL * s.count, &from, err));
     TRY(op_upload(r, s.step_row, 4LL * scene->rows, &index, err));
-    TRY(scatter(r, &s, op_host(r, "q"), scene->rows, 2LL * heads * dim, &q, err));
+    TRY(scatter(r, &s, (const uint16_t *)op_host(r, "q") + (int64_t)scene->first * heads * dim, scene->rows, 2LL * heads * dim, &q, err));
     if (scene->slots)
         TRY(scatter(r, &s, scene->selected, scene->rows, 4LL * scene->slots, &selected, err));
     TRY(op_rows(r, out.format, s.rows, heads * dim, 0, &o, err));
@@ -155,8 +159,8 @@ static qr_status attend(struct op_run *r, const struct scene *scene, struct acti
 }
 
 /* o -> inverse rotation -> wo_a by group -> quantized -> wo_b (5.5; w8a8: 7.4). `u`: room for wo_a's output. */
-static qr_status project(struct op_run *r, int32_t rows, const struct step *step, struct rope_spec rope, struct activation o,
-                         struct activation u, qr_error *err)
+static qr_status project(struct op_run *r, int32_t first, int32_t rows, const struct step *step, struct rope_spec rope,
+                         struct activation o, struct activation u, qr_error *err)
 {
     int32_t heads = op_dim(r, "H"), dim = op_dim(r, "d"), groups = op_dim(r, "G"), rank = op_dim(r, "R");
     struct activation turned, u8;
@@ -167,7 +171,7 @@ static qr_status project(struct op_run *r, int32_t rows, const struct step *step
     CALL(r, linear, .rows = list, .in = turned, .weight = op_weight(r, r->w8a8 ? "wo_a" : "wo_a.weight"), .groups = groups, .out = u);
     CALL(r, quantize, .rows = list, .in = u, .out = u8);
     CALL(r, linear, .rows = list, .in = u8, .weight = op_weight(r, r->w8a8 ? "wo_b" : "wo_b.weight"),
-         .out = act_rows(ACT_BF16, op_out(r, "attn_out"), op_dim(r, "D")));
+         .out = act_rows(ACT_BF16, (uint16_t *)op_out(r, "attn_out") + (int64_t)first * op_dim(r, "D"), op_dim(r, "D")));
     return QR_OK;
 }
 
@@ -232,7 +236,7 @@ static qr_status run_reference(struct op_run *r, qr_error *err)
     TRY(op_step(r, &(struct step_shape){.rows = rows, .per_request = 1, .positions = op_ints(r, "position_ids")}, &step, err));
     TRY(op_frequencies(r, s.ratio, &rope, err));
     TRY(attend(r, &s, o, err));
-    return project(r, rows, step, rope, o, u, err);
+    return project(r, 0, rows, step, rope, o, u, err);
 }
 
 /* ---- the w8a8 forms: physical rows of pages, logical compressed rows ---- */
@@ -245,27 +249,28 @@ static qr_status check_selected(const struct scene *s, int32_t rows_per_page, in
             int32_t j = s->selected[(int64_t)i * s->slots + k], page = j / rows_per_page;
             const int32_t *table = s->tables + (int64_t)s->listed[i].table * s->table_width;
             if (j < -1)
-                return op_refuse(err, BAD_TABLE, "cmp_indices slot %d of row %d is %d, wanted -1 or a row", k, i, j);
+                return op_refuse(err, BAD_TABLE, "cmp_indices slot %d of row %d is %d, wanted -1 or a row", k, s->first + i, j);
             if (j < 0 || j >= plan_visible(s->ratio, s->listed[i].position))
                 continue;
             if (page >= s->table_width || table[page] < 0 || table[page] >= pages)
                 return op_refuse(err, BAD_TABLE, "cmp_table row %d has no page %d, in which compressed row %d of row %d lies",
-                                 s->listed[i].table, page, j, i);
+                                 s->listed[i].table, page, j, s->first + i);
         }
     return QR_OK;
 }
 
-static qr_status w8a8_scene(struct op_run *r, int32_t live, int32_t rows_per_table, struct scene *s, qr_error *err)
+static qr_status w8a8_scene(struct op_run *r, int32_t first, int32_t rows, int32_t rows_per_table, struct scene *s, qr_error *err)
 {
     const int32_t *window = op_ints(r, "swa_indices"), *lengths = op_ints(r, "swa_lens"), *positions = op_ints(r, "position_ids");
     int32_t width = op_dim(r, "W"), ratio = op_dim(r, "rho");
-    *s = (struct scene){.rows = live, .ratio = ratio, .keys = op_host(r, "ori_kv")};
+    *s = (struct scene){.first = first, .rows = rows, .ratio = ratio, .keys = op_host(r, "ori_kv")};
     TRY(op_host_new(r, s->rows * (int64_t)sizeof *s->listed, &s->listed, err));
     for (int32_t i = 0; i < s->rows; i++) {
-        s->listed[i] = (struct listed){.position = positions[i], .table = i / rows_per_table};
-        TRY(list_window(&s->listed[i], i, window + (int64_t)i * width, width, 128LL * op_dim(r, "P"), err));
-        if (lengths && lengths[i] != s->listed[i].window)
-            return op_refuse(err, BAD_SHAPE, "swa_lens of row %d is %d, its list holds %d keys", i, lengths[i], s->listed[i].window);
+        int32_t row = first + i;
+        s->listed[i] = (struct listed){.position = positions[row], .table = row / rows_per_table};
+        TRY(list_window(&s->listed[i], row, window + (int64_t)row * width, width, 128LL * op_dim(r, "P"), err));
+        if (lengths && lengths[row] != s->listed[i].window)
+            return op_refuse(err, BAD_SHAPE, "swa_lens of row %d is %d, its list holds %d keys", row, lengths[row], s->listed[i].window);
     }
     if (ratio == 0)
         return QR_OK;
@@ -276,7 +281,7 @@ static qr_status w8a8_scene(struct op_run *r, int32_t live, int32_t rows_per_tab
         return op_refuse(err, BAD_SHAPE, "cmp_storage_block_size is %d, wanted %d for ratio %d",
                          op_ints(r, "cmp_storage_block_size")[0], rows_per_page, ratio);
     s->slots = op_dim(r, "C");
-    s->selected = op_ints(r, "cmp_indices");
+    s->selected = op_ints(r, "cmp_indices") + (int64_t)first * s->slots;
     s->tables = op_ints(r, "cmp_table");
     s->table_width = op_dim(r, "n");
     s->plane = op_plane(ROW_BF16, op_in(r, "cmp_kv"), NULL, rows_per_page, op_dim(r, "d"));
@@ -295,34 +300,55 @@ static qr_status apply_mask(struct op_run *r, struct scene *s, qr_error *err)
     TRY(op_host_new(r, 4LL * s->rows * s->slots, &selected, err));
     for (int64_t i = 0; i < s->rows; i++)
         for (int64_t k = 0; k < s->slots; k++)
-            selected[i * s->slots + k] = mask[i * tiles + k / 128] ? s->selected[i * s->slots + k] : -1;
+            selected[i * s->slots + k] = mask[(s->first + i) * tiles + k / 128] ? s->selected[i * s->slots + k] : -1;
     s->selected = selected;
     return QR_OK;
 }
 
-static qr_status run_w8a8(struct op_run *r, int32_t live, int32_t per_request, qr_error *err)
+/* The scene of the rows [first, first + rows), every slot of it checked. */
+static qr_status checked_scene(struct op_run *r, int32_t first, int32_t rows, int32_t per_request, struct scene *s, qr_error *err)
 {
-    int32_t rows = op_dim(r, "T"), cols = op_dim(r, "H*d");
+    TRY(w8a8_scene(r, first, rows, per_request, s, err));
+    if (!s->slots)
+        return QR_OK;
+    TRY(op_check_entries("cmp_table", s->tables, (op_dim(r, "T") + per_request - 1LL) / per_request * s->table_width, op_dim(r, "CP"), err));
+    TRY(apply_mask(r, s, err));
+    return check_selected(s, 128 / s->ratio, op_dim(r, "CP"), err);
+}
+
+static qr_status run_part(struct op_run *r, const struct scene *s, int32_t per_request, qr_error *err)
+{
+    int32_t cols = op_dim(r, "H*d"), *row;
     struct activation o, u;
     struct rope_spec rope;
-    struct scene s;
     struct step *step;
-    TRY(op_check_positions(r, op_ints(r, "position_ids"), live, per_request, err));
-    TRY(w8a8_scene(r, live, per_request, &s, err));
-    if (s.slots) {
-        TRY(op_check_entries("cmp_table", s.tables, (rows + per_request - 1LL) / per_request * s.table_width, op_dim(r, "CP"), err));
-        TRY(apply_mask(r, &s, err));
-        TRY(check_selected(&s, 128 / s.ratio, op_dim(r, "CP"), err));
-    }
-    TRY(op_step(r, &(struct step_shape){.rows = rows, .per_request = per_request, .positions = op_ints(r, "position_ids")}, &step, err));
-    TRY(op_turns(r, "freqs_cos", "freqs_sin", rows, NULL, &rope, err));
+    TRY(op_step(r, &(struct step_shape){.rows = s->rows, .per_request = per_request, .positions = op_ints(r, "position_ids") + s->first},
+                &step, err));
+    TRY(op_host_new(r, 4LL * s->rows, &row, err));
+    for (int32_t i = 0; i < s->rows; i++)
+        row[i] = s->first + i;
+    TRY(op_turns(r, "freqs_cos", "freqs_sin", s->rows, row, &rope, err));
     if (op_out(r, "o"))
-        o = act_rows(ACT_F32, op_out(r, "o"), cols);
+        o = act_rows(ACT_F32, (float *)op_out(r, "o") + (int64_t)s->first * cols, cols);
     else
-        TRY(op_rows(r, ACT_F32, rows, cols, 0, &o, err));
-    TRY(op_rows(r, ACT_F32, rows, op_dim(r, "G*R"), 0, &u, err));
-    TRY(attend(r, &s, o, err));
-    return project(r, live, step, rope, o, u, err);
+        TRY(op_rows(r, ACT_F32, s->rows, cols, 0, &o, err));
+    TRY(op_rows(r, ACT_F32, s->rows, op_dim(r, "G*R"), 0, &u, err));
+    TRY(attend(r, s, o, err));
+    return project(r, s->first, s->rows, step, rope, o, u, err);
+}
+
+/* Parts of `most` rows, one after another: what a step of the deployment runs at once. Nothing is run before all is checked. */
+static qr_status run_w8a8(struct op_run *r, int32_t live, int32_t per_request, int32_t most, qr_error *err)
+{
+    struct scene *scenes;
+    int32_t parts = (live + most - 1) / most;
+    TRY(op_check_positions(r, op_ints(r, "position_ids"), live, per_request, err));
+    TRY(op_host_new(r, parts * (int64_t)sizeof *scenes, &scenes, err));
+    for (int32_t i = 0; i < parts; i++)
+        TRY(checked_scene(r, i * most, live - i * most < most ? live - i * most : most, per_request, &scenes[i], err));
+    for (int32_t i = 0; i < parts; i++)
+        TRY(run_part(r, &scenes[i], per_request, err));
+    return QR_OK;
 }
 
 static qr_status run_decode(struct op_run *r, qr_error *err)
@@ -331,7 +357,14 @@ static qr_status run_decode(struct op_run *r, qr_error *err)
         return run_reference(r, err);
     if (op_dim(r, "T") % 2 || (op_has(r, "cmp_table") && op_dim(r, "T") != 2 * op_dim(r, "B")))
         return op_refuse(err, BAD_SHAPE, "in.q has %d rows, wanted two for each request", op_dim(r, "T"));
-    return run_w8a8(r, op_dim(r, "T"), 2, err);
+    return run_w8a8(r, op_dim(r, "T"), 2, DECODE_ROWS, err);
+}
+
+static qr_status prefill_sizes(struct op_run *r, qr_error *err)
+{
+    int32_t rows = op_dim(r, "T");
+    return rows >= 1 && rows <= PREFILL_ROWS ? QR_OK
+                                             : op_refuse(err, BAD_SHAPE, "a prefill of %d tokens, wanted 1 to %d", rows, PREFILL_ROWS);
 }
 
 static qr_status run_prefill(struct op_run *r, qr_error *err)
@@ -339,7 +372,7 @@ static qr_status run_prefill(struct op_run *r, qr_error *err)
     int32_t live;
     TRY(op_live_rows(r, &live, err));
     op_out_slot(r, "attn_out")->live = live;
-    return live > 0 ? run_w8a8(r, live, op_dim(r, "T"), err) : QR_OK;
+    return live > 0 ? run_w8a8(r, live, op_dim(r, "T"), TILE_ROWS, err) : QR_OK;
 }
 
 /* ---- the tables ---- */
@@ -363,7 +396,7 @@ static const struct op_array decode_in[] = {ARRAY("q", ARRAY_BF16, "T H d", .fla
                                             ARRAY("keys", ARRAY_BF16, "P d", .flags = ARRAY_REFERENCE | ARRAY_HOST),
                                             ARRAY("list", ARRAY_INT, "T L", .flags = ARRAY_REFERENCE),
                                             ARRAY("wo_a.weight", WEIGHT_OF_FP8, "G*R H*d/G", .flags = ARRAY_REFERENCE, .scales = "wo_a.scale"),
-                                            ARRAY("wo_b.weight", WEIGHT_OF_FP8, "D G*R", .flags = ARRAY_REFERENCE, .scales = "wo_b.scale"),
+                                            ARRAY("wo_b.weight", WEIGHT_OF_FP8, "D G*R", .flags = ARRAY_REFERENCE | ARRAY_CUT, .scales = "wo_b.scale"),
                                             {0}};
 static const struct op_array decode_out[] = {ARRAY("attn_out", ARRAY_BF16, "T D", .tolerance = "RA(1e-4,1/128,0.005)"),
                                              ARRAY("o", ARRAY_STREAM, "T H d", .tolerance = "RA(1e-3,1/128,0.005)"),
@@ -382,11 +415,13 @@ static const struct op_array prefill_in[] = {ARRAY("q", ARRAY_BF16, "T H d", .fl
 static const struct op_array prefill_out[] = {ARRAY("attn_out", ARRAY_BF16, "T D", .tolerance = "RA(1e-4,1/128,0.005)"), {0}};
 
 #define NEEDS "num_attention_heads sliding_window qk_rope_head_dim o_groups o_lora_rank ratio"
+/* A part is laid out as the keys of each query and the query, at most. */
 #define ROWS "129*T"
+#define TILE "129*128"
 
 const struct op_harness op_attention_harnesses[] = {
     {"decode_sparse_attn_swa", 11, "attention over the window, output projection", NEEDS, decode_in, decode_out, ROWS, NULL, run_decode, NULL},
     {"decode_sparse_attn_hca", 12, "attention over window and all compressed rows", NEEDS, decode_in, decode_out, ROWS, NULL, run_decode, NULL},
     {"decode_sparse_attn_csa", 13, "attention over window and selected rows", NEEDS, decode_in, decode_out, ROWS, NULL, run_decode, NULL},
-    {"prefill_sparse_attn", 28, "attention of a prefill tile", NEEDS, prefill_in, prefill_out, ROWS, NULL, run_prefill, NULL},
+    {"prefill_sparse_attn", 28, "attention of a prefill tile", NEEDS, prefill_in, prefill_out, TILE, prefill_sizes, run_prefill, NULL},
     {0}};

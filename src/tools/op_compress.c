@@ -4,6 +4,9 @@
 #include "number/bf16.h"
 #include "tools/op_compressor.h"
 
+/* Requests of a decode step (v4-model.md 9.1). */
+enum { DECODE_REQUESTS = 4 };
+
 /* Minus infinity in storage (7.4). */
 static const float lowest_score = -3.4028234663852886e38f;
 
@@ -23,6 +26,7 @@ static bool is_index(const struct op_run *r) { return r->harness->number == 9 ||
 
 /* The pages of a decode call, on the host. */
 struct pages {
+    int32_t first;                        /* request of the arrays: those before it are in another group */
     int32_t requests, page_rows, width;   /* of the state table */
     const int32_t *positions, *table, *state_slot, *cmp_slot;
     int32_t rows_per_page;                /* of the compressed cache */
@@ -35,6 +39,19 @@ static struct pages pages_of(const struct op_run *r)
                           .positions = op_ints(r, "position_ids"), .table = op_ints(r, "state_table"),
                           .state_slot = op_ints(r, "state_slot"), .cmp_slot = op_ints(r, "cmp_slot"),
                           .rows_per_page = 128 / op_dim(r, "rho"), .state_pages = op_dim(r, "P"), .cache_pages = op_dim(r, "CP")};
+}
+
+/* Requests [first, first + count) of them. */
+static struct pages group_of(const struct pages *all, int32_t first, int32_t count)
+{
+    struct pages p = *all;
+    p.first = first;
+    p.requests = count;
+    p.positions += 2 * first;
+    p.table += (int64_t)first * p.width;
+    p.state_slot += 2 * first;
+    p.cmp_slot += 2 * first;
+    return p;
 }
 
 /* The pool row of a position, or -1: bt[p / pg mod n] * pg + p mod pg (9.2). */
@@ -184,16 +201,11 @@ static qr_status copy_cache(struct op_run *r, const char *name, qr_error *err)
     return QR_OK;
 }
 
-static qr_status cache_plane(struct op_run *r, bool index, const struct pages *p, struct row_plane *out, qr_error *err)
+static struct row_plane cache_plane(struct op_run *r, bool index, const struct pages *p)
 {
-    TRY(copy_cache(r, index ? "idx_kv_cache" : "cmp_kv_cache", err));
-    if (!index) {
-        *out = op_plane(ROW_BF16, op_out(r, "cmp_kv_cache"), NULL, p->rows_per_page, op_dim(r, "d"));
-        return QR_OK;
-    }
-    TRY(copy_cache(r, "idx_kv_scale", err));
-    *out = op_plane(ROW_INDEX_INT8, op_out(r, "idx_kv_cache"), op_out(r, "idx_kv_scale"), p->rows_per_page, op_dim(r, "di"));
-    return QR_OK;
+    if (!index)
+        return op_plane(ROW_BF16, op_out(r, "cmp_kv_cache"), NULL, p->rows_per_page, op_dim(r, "d"));
+    return op_plane(ROW_INDEX_INT8, op_out(r, "idx_kv_cache"), op_out(r, "idx_kv_scale"), p->rows_per_page, op_dim(r, "di"));
 }
 
 /* state: the pool afterwards; state_rows: its rows that this call wrote, [kv | sc]. */
@@ -201,10 +213,9 @@ static qr_status put_state(struct op_run *r, const struct pages *p, struct activ
 {
     int64_t cols = kv.cols;
     const float *values, *scores;
-    float *pool = op_out(r, "state"), *rows = op_out(r, "state_rows");
+    float *pool = op_out(r, "state"), *rows = (float *)op_out(r, "state_rows") + 4LL * p->first * cols;
     TRY(op_download(r, kv.codes, 2LL * p->requests * cols * 4, &values, err));
     TRY(op_download(r, sc.codes, 2LL * p->requests * cols * 4, &scores, err));
-    memcpy(pool, op_host(r, "state"), (size_t)op_out_slot(r, "state")->bytes);
     for (int32_t i = 0; i < 2 * p->requests; i++) {
         if (p->state_slot[i] < 0)
             continue;
@@ -222,7 +233,8 @@ static qr_status put_rows(struct op_run *r, const struct pages *p, const struct 
     int64_t rows = 2LL * p->requests, width = c->width;
     const float *values;
     const uint16_t *codes = NULL;
-    float *kv = op_out(r, "kv"), *hadamard = op_out(r, "kv_hadamard");
+    float *kv = (float *)op_out(r, "kv") + 2LL * p->first * width;
+    float *hadamard = c->index ? (float *)op_out(r, "kv_hadamard") + p->first * width : NULL;
     TRY(op_download(r, turned, rows * width * 4, &values, err));
     if (c->index)
         TRY(op_download(r, transformed, rows * width * 2, &codes, err));
@@ -236,33 +248,28 @@ static qr_status put_rows(struct op_run *r, const struct pages *p, const struct 
     return QR_OK;
 }
 
-static qr_status run_decode(struct op_run *r, qr_error *err)
+static qr_status run_group(struct op_run *r, const struct pages *group, qr_error *err)
 {
     struct op_compressor c = compressor_of(r, is_index(r));
-    struct pages p = pages_of(r);
+    struct pages p = *group;
     int32_t rows = 2 * p.requests, width, *table, *row, *from;
     struct compressor_rows e = {0};
     struct row_list keep;
     struct step *step;
     uint16_t *transformed = NULL;
 
-    TRY(op_check_positions(r, p.positions, rows, 2, err));
     TRY(cache_table(r, &p, &table, &width, err));
     TRY(op_step(r, &(struct step_shape){.rows = rows, .per_request = 2, .positions = p.positions, .table = table, .width = width},
                 &step, err));
-    TRY(check_pages(r, &p, compressor_members(&c), err));
-    if (c.index)
-        TRY(compressor_check_hadamard(r, "hadamard", c.width, err));
-
     TRY(op_host_new(r, rows * 4LL, &row, err));
     TRY(op_host_new(r, p.requests * 4LL, &from, err));
     for (int32_t i = 0; i < rows; i++)
-        row[i] = i / 2;
+        row[i] = p.first + i / 2;
     for (int32_t b = 0; b < p.requests; b++)
         from[b] = p.positions[2 * b + 1] + 1; /* every member is read from the state, as the rows just written are */
     TRY(op_turns(r, "cos", "sin", rows, row, &c.rope, err));
     TRY(fill_rings(r, &p, &c, &e.tail, err));
-    TRY(cache_plane(r, c.index, &p, &e.plane, err));
+    e.plane = cache_plane(r, c.index, &p);
     TRY(list_rows(r, &p, keeps_its_state, &keep, err));
     TRY(list_rows(r, &p, ends_a_group, &e.emit, err));
     TRY(op_upload(r, from, p.requests * 4LL, &e.from, err));
@@ -271,7 +278,8 @@ static qr_status run_decode(struct op_run *r, qr_error *err)
     TRY(op_buffer(r, (int64_t)rows * c.width * 2, &transformed, err));
 
     e.step = e.starts = step;
-    TRY(compressor_inputs(r, &c, step, first_rows_of(rows), act_rows(ACT_BF16, op_in(r, "x"), op_dim(r, "D")), &e.kv, &e.sc, err));
+    TRY(compressor_inputs(r, &c, step, first_rows_of(rows),
+                          act_rows(ACT_BF16, (uint16_t *)op_in(r, "x") + 2LL * p.first * op_dim(r, "D"), op_dim(r, "D")), &e.kv, &e.sc, err));
     CALL(r, tail_write, .rows = keep, .step = step, .values = e.kv.codes, .scores = e.sc.codes, .cols = e.kv.cols, .tail = e.tail);
     TRY(compressor_emit(r, &c, &e, err));
     if (c.index && e.emit.count)
@@ -279,6 +287,27 @@ static qr_status run_decode(struct op_run *r, qr_error *err)
              .out = act_rows(ACT_BF16, transformed, c.width));
     TRY(put_state(r, &p, e.kv, e.sc, err));
     return put_rows(r, &p, &c, e.turned, transformed, err);
+}
+
+/* Groups of a deployment's batch, one after another. Nothing is run before all is checked. */
+static qr_status run_decode(struct op_run *r, qr_error *err)
+{
+    struct op_compressor c = compressor_of(r, is_index(r));
+    struct pages all = pages_of(r);
+    TRY(op_check_positions(r, all.positions, 2 * all.requests, 2, err));
+    TRY(check_pages(r, &all, compressor_members(&c), err));
+    if (c.index)
+        TRY(compressor_check_hadamard(r, "hadamard", c.width, err));
+    TRY(copy_cache(r, c.index ? "idx_kv_cache" : "cmp_kv_cache", err));
+    if (c.index)
+        TRY(copy_cache(r, "idx_kv_scale", err));
+    memcpy(op_out(r, "state"), op_host(r, "state"), (size_t)op_out_slot(r, "state")->bytes);
+    for (int32_t first = 0; first < all.requests; first += DECODE_REQUESTS) {
+        int32_t left = all.requests - first;
+        const struct pages group = group_of(&all, first, left < DECODE_REQUESTS ? left : DECODE_REQUESTS);
+        TRY(run_group(r, &group, err));
+    }
+    return QR_OK;
 }
 
 /* ---- 29 to 31 ---- */

@@ -34,6 +34,7 @@ enum array_flag {
     ARRAY_HOST = 2,      /* the harness reads it, or (output) fills it, on the host */
     ARRAY_REFERENCE = 4, /* in the reference profile only */
     ARRAY_W8A8 = 8,
+    ARRAY_CUT = 32,      /* a row-parallel weight: summed in the ranges of K that the model sums it in */
     ARRAY_STACKED = 16   /* a weight for each index of the first dimension, or, `#` in its name, of the routed experts */
 };
 

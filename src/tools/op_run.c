@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/buffer.h"
 #include "base/clock.h"
+#include "model/weights.h"
 #include "tools/op_fields.h"
 
 /* ---- memory ---- */
@@ -411,9 +412,10 @@ static qr_status prepare_one(struct op_run *r, struct op_slot *slot, const struc
 
     static const enum weight_format formats[] = {WEIGHT_BF16, WEIGHT_BF16, WEIGHT_F32, WEIGHT_FP8, WEIGHT_FP4, WEIGHT_INT8,
                                                  WEIGHT_INT8};
-    const struct weight_spec spec = {.name = a->name, .format = formats[a->kind - WEIGHT_KINDS], .n = (int32_t)n,
+    struct weight_spec spec = {.name = a->name, .format = formats[a->kind - WEIGHT_KINDS], .n = (int32_t)n,
                                      .k = (int32_t)k, .tile = a->kind == WEIGHT_OF_FP8 ? 128 : 0, .values = values,
                                      .scales = scales};
+    spec.k_splits = a->flags & ARRAY_CUT ? weights_splits(&spec) : 1;
     return op_prepare(r, &spec, &slot->prepared[index], err);
 }
 

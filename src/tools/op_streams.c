@@ -74,7 +74,7 @@ static qr_status run_hc_head(struct op_run *r, qr_error *err)
     TRY(op_buffer(r, 4LL * rows.count * c->hc_mult, &pre, err));
     CALL(r, mhc_mix, .rows = rows, .x = x, .fn = op_weight(r, "fn"), .base = op_in(r, "base"), .scale = op_in(r, "scale"),
          .norm_eps = c->rms_norm_eps, .hc_eps = c->hc_eps, .head_only = true, .pre = pre);
-    CALL(r, collapse, .rows = rows, .x = x, .pre = pre, .pairwise = r->w8a8,
+    CALL(r, collapse, .rows = rows, .x = x, .pre = pre,
          .collapsed = act_rows(ACT_BF16, op_out(r, "y"), c->hidden_size));
     return QR_OK;
 }

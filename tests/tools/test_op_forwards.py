@@ -113,6 +113,17 @@ class Forwards(unittest.TestCase):
                 if profile == "w8a8":
                     self.assertEqual(out["pre_hc_hidden"].data, self.streams(profile, (first, first + 1)))
 
+    def test_standalone_operators_lead_from_streams_to_hidden_rows(self):
+        for profile in ("w8a8", "ref"):
+            pools = Pools(self.model, profile)
+            self.prefill(profile, pools, 0, 40)
+            out = self.op("decode_fwd", profile, {**pools.inputs(False), "input_ids": f.ints(self.ids[40:42]), "position_ids": f.ints([40, 41], 1, 2)})
+            official = self.model.official
+            head = {"fn": official["hc_head_fn"], "scale": official["hc_head_scale"], "base": official["hc_head_base"], "x": out["pre_hc_hidden"]}
+            y = f.run(self.scratch, "hc_head", profile, self.model.config, head)["y"]
+            normed = f.run(self.scratch, "rmsnorm", profile, self.model.config, {"x": y, "w": official["norm.weight"]})["x_normed"]
+            self.assertEqual(normed.data, out["hidden"].data, profile)
+
     def test_vocabulary_shards_and_ranks_change_no_bit(self):
         one = self.prefill("w8a8", Pools(self.model, "w8a8"), 0, 9)
         pools = Pools(self.model, "w8a8").inputs(True)
