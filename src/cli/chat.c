@@ -1,10 +1,6 @@
-#define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-#include <editline/readline.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -12,6 +8,7 @@
 #include "cli/chat_log.h"
 #include "cli/commands.h"
 #include "cli/display.h"
+#include "cli/lines.h"
 #include "cli/loaded.h"
 #include "cli/sampling_options.h"
 
@@ -22,41 +19,45 @@ struct chat_program {
     struct loaded loaded;
     struct chat_log log;
     char *tools_text;
-    bool terminal;
+    struct lines lines;
+    int64_t failed;     /* lines that could not be done */
 };
 
 /* ---- one turn ---- */
 
-static bool asks_yes(const char *question)
+/* Tokens that an answer should have room for. */
+static size_t room_for_answer(int32_t max_model_len)
 {
-    char *line = readline(question);
-    const bool yes = line && (line[0] == 'y' || line[0] == 'Y' || !line[0]);
-    free(line);
-    return yes;
+    enum { ROOM = 64 };
+    return max_model_len / 8 < ROOM ? (size_t)max_model_len / 8 : ROOM;
+}
+
+/* Says that the context is full; whether the oldest turns may go. */
+static bool may_drop(struct chat_program *p, int32_t max_model_len)
+{
+    fflush(stdout);
+    fprintf(stderr, "The context of %d tokens is full.\n", max_model_len);
+    return lines_yes(&p->lines, "Drop the oldest turns? [Y/n] ");
 }
 
 /* Renders the conversation; while it leaves no room for an answer the oldest turns go, if the user agrees. */
 static qr_status render(struct chat_program *p, qr_prompt *prompt, qr_error *err)
 {
-    enum { ROOM = 64 };
     qr_plan_bytes plan;
     bool agreed = false;
     qr_engine_get_plan(p->loaded.engine, &plan);
     for (;;) {
         qr_status st = chat_log_render(&p->log, p->loaded.model, p->think, p->tools_text, prompt, err);
-        if (st != QR_OK || prompt->tokens.count + ROOM <= (size_t)plan.max_model_len)
+        if (st != QR_OK || prompt->tokens.count + room_for_answer(plan.max_model_len) <= (size_t)plan.max_model_len)
             return st;
         const size_t count = prompt->tokens.count;
         qr_prompt_free(prompt);
         if (chat_log_turns(&p->log) < 3)
             return qr_fail(err, QR_BAD_REQUEST, "the message has %zu tokens, the context holds %d with the answer", count,
                            plan.max_model_len);
-        if (!agreed) {
-            printf("The context of %d tokens is full.\n", plan.max_model_len);
-            agreed = asks_yes("Drop the oldest turns? [Y/n] ");
-            if (!agreed)
-                return qr_fail(err, QR_BAD_REQUEST, "the context is full: /save the conversation, or start anew with /new");
-        }
+        agreed = agreed || may_drop(p, plan.max_model_len);
+        if (!agreed)
+            return qr_fail(err, QR_BAD_REQUEST, "the context is full: /save the conversation, or start anew with /new");
         chat_log_drop_oldest(&p->log);
     }
 }
@@ -157,52 +158,38 @@ static qr_status obey(struct chat_program *p, char *line, bool *leave, qr_error 
     return QR_OK;
 }
 
-/* A line without its end, from a terminal with editing and history, else plainly. NULL at the end. */
-static char *next_line(const struct chat_program *p)
+static void greet(const struct chat_program *p)
 {
-    if (p->terminal)
-        return readline("> ");
-    char *line = NULL;
-    size_t room = 0;
-    const ssize_t n = getline(&line, &room, stdin);
-    if (n < 0) {
-        free(line);
-        return NULL;
-    }
-    line[strcspn(line, "\r\n")] = 0;
-    return line;
+    qr_model_info info;
+    qr_model_get_info(p->loaded.model, &info);
+    printf("%s (%s). /help for help.\n", info.name, info.family);
 }
 
 static void converse(struct chat_program *p)
 {
     bool leave = false;
-    if (p->terminal && !p->model.quiet) {
-        qr_model_info info;
-        qr_model_get_info(p->loaded.model, &info);
-        printf("%s (%s). /help for help.\n", info.name, info.family);
-        using_history();
-    }
-    while (!leave) {
-        char *line = next_line(p);
+    char *line;
+    lines_open(&p->lines);
+    if (p->lines.terminal && !p->model.quiet)
+        greet(p);
+    while (!leave && (line = lines_next(&p->lines, "> "))) {
         qr_error err = {0};
         qr_status st = QR_OK;
-        if (!line)
-            break;
         interrupt_taken();
-        if (*line && p->terminal)
-            add_history(line);
         if (line[0] == '/')
             st = obey(p, line, &leave, &err);
         else if (*line)
             st = turn(p, line, &err);
         if (st != QR_OK) {
+            p->failed++;
             fflush(stdout);
             fprintf(stderr, "quire chat: %s\n", err.message);
         }
         free(line);
     }
-    if (p->terminal)
+    if (p->lines.terminal && !leave)
         putchar('\n');
+    lines_close(&p->lines);
 }
 
 static qr_status start(struct chat_program *p, const char *system, qr_error *err)
@@ -236,15 +223,16 @@ int command_chat(int argc, char **argv)
         {.name = "tools", .kind = OPTION_PATH, .target = &p.tools, .value = "FILE", .help = "JSON list of tools"},
         {0}};
     struct command_line line = {.command = "chat", .synopsis = "--model DIR",
-                                .about = "A conversation. /help inside lists its commands.", .options = options};
+                                .about = "A conversation. /help inside lists its commands. Off a terminal every line of the input is "
+                                         "a message or a command, and the status is 1 when one of them failed.",
+                                .options = options};
     if (!options_parse(&line, argc, argv, &status))
         return status;
     if (!p.model.model) {
         status = options_wrong(&line, "--model DIR is missing");
     } else {
-        p.terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
         qr_status st = start(&p, system, &err);
-        status = st == QR_OK ? 0 : report_failure("chat", &err);
+        status = st == QR_OK ? !p.lines.terminal && p.failed > 0 : report_failure("chat", &err);
         loaded_close(&p.loaded);
     }
     qr_free(p.tools_text);

@@ -45,7 +45,7 @@ static void note(int signal)
 
 void interrupt_catch(void)
 {
-    struct sigaction action = {.sa_handler = note};
+    struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART}; /* a line half read is not lost */
     sigaction(SIGINT, &action, NULL);
 }
 
