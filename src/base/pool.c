@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/thread.h"
 
 /* How often an idle thread looks before it sleeps: some tens of microseconds, the gap between two operators. */
 #define SPINS 1000
@@ -140,7 +141,7 @@ qr_status pool_open(int threads, struct worker_pool **out, qr_error *err)
         struct worker *w = &p->workers[p->started];
         w->pool = p;
         w->number = p->started + 1;
-        int failure = pthread_create(&w->thread, NULL, worker_main, w);
+        int failure = thread_start(&w->thread, worker_main, w);
         if (failure) {
             int number = w->number;
             pool_close(p);

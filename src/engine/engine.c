@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "base/alloc.h"
+#include "base/thread.h"
 #include "ops/device.h"
 
 /* ---- the engine's thread ---- */
@@ -170,7 +171,7 @@ qr_status qr_engine_create(qr_model *model, const qr_engine_options *options, qr
     engine->metrics.blocks_total = engine->metrics.blocks_free = (uint64_t)size.blocks - 1;
     engine->metrics.slots_total = engine->metrics.slots_free = (uint64_t)size.slots;
     st = open_parts(engine, &size, err);
-    if (st == QR_OK && pthread_create(&engine->thread, NULL, engine_main, engine))
+    if (st == QR_OK && thread_start(&engine->thread, engine_main, engine))
         st = qr_fail(err, QR_NO_MEMORY, "the engine's thread cannot be started");
     if (st != QR_OK) {
         engine_free(engine);
