@@ -42,6 +42,7 @@ static void end_reasoning(struct display *d, size_t at)
 void display_show(void *display, const char *text, size_t length)
 {
     struct display *d = display;
+    d->shown = d->shown || length;
     if (!d->reasoning) {
         write_out(text, length);
     } else if (buffer_append(&d->held, text, length)) {
@@ -65,6 +66,7 @@ void display_close(struct display *d)
         dim(d, false);
     }
     buffer_free(&d->held);
-    putchar('\n');
+    if (d->shown)
+        putchar('\n');
     fflush(stdout);
 }

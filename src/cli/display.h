@@ -11,7 +11,7 @@
 extern const char display_end_of_reasoning[];
 
 struct display {
-    bool terminal, reasoning;
+    bool terminal, reasoning, shown;
     struct buffer held; /* may be the beginning of the tag */
 };
 
@@ -19,7 +19,7 @@ struct display {
 void display_open(struct display *d, bool reasoning);
 /* The next piece of the answer; of the form that loaded_answer calls. */
 void display_show(void *display, const char *text, size_t length);
-/* Shows what is held back, and ends the line. */
+/* Shows what is held back, and ends the line where anything was shown. */
 void display_close(struct display *d);
 
 #endif
