@@ -1,12 +1,12 @@
 #include "ops/cpu/fast.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "number/bf16.h"
 #include "number/int8.h"
 #include "number/quantize.h"
 #include "ops/cpu/reference/reference.h"
+#include "ops/cpu/reference/scalar.h"
 
 /* The (row, choice) pairs of a call are sorted by expert and taken PRODUCT_ROWS at a time, so that an expert's weight is
  * decoded once for all of its rows in the batch. A pair's result depends on the pair alone. */
@@ -81,12 +81,8 @@ static void activate(void *user, int64_t item, int thread)
         op->weight ? op->weight[pair_row(job, place) * op->active + job->pair[place] % job->choices] : 1.0f;
     (void)thread;
     for (int32_t i = 0; i < n; i++) {
-        float a = op->w8a8 ? g[i] : bf16_round(g[i]), b = op->w8a8 ? u[i] : bf16_round(u[i]);
-        if (limit > 0) {
-            b = fminf(fmaxf(b, -limit), limit);
-            a = fminf(a, limit);
-        }
-        g[i] = a * (1.0f / (1.0f + expf(-a))) * b;
+        const float a = op->w8a8 ? g[i] : bf16_round(g[i]), b = op->w8a8 ? u[i] : bf16_round(u[i]);
+        g[i] = swiglu(a, b, limit);
     }
     if (op->w8a8) {
         int8_t *codes = (int8_t *)f->codes + (int64_t)place * n;

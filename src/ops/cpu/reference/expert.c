@@ -34,16 +34,6 @@ static void place_middle(struct middle *m, const struct op_expert *op, int64_t i
     m->quantized.scales = take_floats(scratch, LANES * inner);
 }
 
-/* u = clamp(u, -limit, limit); g = min(g, limit); silu(g) u, f32. A limit of 0 clamps nothing. */
-static float swiglu(float g, float u, float limit)
-{
-    if (limit > 0) {
-        u = fminf(fmaxf(u, -limit), limit);
-        g = fminf(g, limit);
-    }
-    return g * sigmoid(g) * u;
-}
-
 static void expert_chunk(const struct op_expert *op, int32_t e, const struct visit *visits, int32_t count,
                          struct pieces scratch)
 {

@@ -5,12 +5,24 @@
 #include <math.h>
 #include <stdint.h>
 
-static inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+/* 1 / (1 + exp(-x)), rounded once: three roundings would hang on the machine's expf. */
+static inline float sigmoid(float x) { return (float)(1.0 / (1.0 + exp(-(double)x))); }
+
+/* u = clamp(u, -limit, limit); g = min(g, limit); silu(g) u, f32. A limit of 0 clamps nothing. */
+static inline float swiglu(float g, float u, float limit)
+{
+    if (limit > 0) {
+        u = fminf(fmaxf(u, -limit), limit);
+        g = fminf(g, limit);
+    }
+    return g * sigmoid(g) * u;
+}
 
 static inline float rsqrt(float x) { return 1.0f / sqrtf(x); }
 
-/* softplus(z) = max(z, 0) + log1p(exp(-|z|)), z itself above 20; keeps its digits far below zero (v41-model.md 7.1). */
-static inline float softplus(float z) { return fmaxf(z, 0.0f) + log1pf(expf(-fabsf(z))); }
+/* softplus(z) = max(z, 0) + log1p(exp(-|z|)), z itself above 20; keeps its digits far below zero (v41-model.md 7.1).
+ * Rounded once. */
+static inline float softplus(float z) { return (float)(fmax((double)z, 0.0) + log1p(exp(-fabs((double)z)))); }
 
 /* sum of x[i]^2 / n, rounded once. */
 static inline float mean_square(const float *x, int64_t n)
