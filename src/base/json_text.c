@@ -8,13 +8,20 @@
 #define ONES 0x0101010101010101u
 #define HIGHS 0x8080808080808080u
 
-/* True when all eight bytes are printable ASCII other than a backslash: nothing to look at. */
-static int is_plain(uint64_t word)
+/* How many of the eight bytes of text at `p`, from the first on, are printable ASCII other than a backslash: nothing to
+ * look at. */
+static size_t plain_bytes(const char *p)
 {
+    uint64_t word;
+    memcpy(&word, p, sizeof word);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    word = __builtin_bswap64(word);
+#endif
     uint64_t slash = word ^ (ONES * '\\');
     uint64_t is_slash = (slash - ONES) & ~slash & HIGHS;
-    uint64_t below_space = (word - ONES * 0x20) & ~word & HIGHS;
-    return !((word & HIGHS) | is_slash | below_space);
+    uint64_t below_space = (word - ONES * 0x20) & ~word & HIGHS; /* a borrow marks bytes behind the first one only */
+    uint64_t marks = (word & HIGHS) | is_slash | below_space;
+    return marks ? (size_t)__builtin_ctzll(marks) / 8 : sizeof word;
 }
 
 /* The code unit of the escape \uXXXX at `p`, or -1 when there is none. */
@@ -55,11 +62,10 @@ const char *json_text_defect(const char *text, size_t size, size_t *offset)
 {
     size_t i = 0;
     while (i < size) {
-        uint64_t word;
-        while (size - i >= sizeof word && (memcpy(&word, text + i, sizeof word), is_plain(word)))
-            i += sizeof word;
-        if (i == size)
-            break;
+        size_t plain = size - i >= 8 ? plain_bytes(text + i) : 0;
+        i += plain;
+        if (plain == 8)
+            continue;
         unsigned char c = (unsigned char)text[i];
         *offset = i;
         if (c == '\\') {

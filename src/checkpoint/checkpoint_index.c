@@ -10,11 +10,25 @@
 /* Published folders have some dozens. The list is searched from its end, so that the bound keeps a hostile index cheap. */
 enum { LARGEST_SHARD_COUNT = 4096 };
 
+static bool is_named(const struct shard_list *list, size_t i, const char *name, size_t length)
+{
+    return !strncmp(list->names[i], name, length) && !list->names[i][length];
+}
+
+int32_t shard_list_find(struct shard_list *list, const char *name, size_t length)
+{
+    if (list->count && is_named(list, list->latest, name, length)) /* names arrive in runs */
+        return (int32_t)list->latest;
+    for (size_t i = list->count; i-- > 0;)
+        if (is_named(list, i, name, length)) {
+            list->latest = i;
+            return (int32_t)i;
+        }
+    return -1;
+}
+
 int32_t shard_list_add(struct shard_list *list, struct arena *arena, const char *name, size_t length)
 {
-    for (size_t i = list->count; i-- > 0;) /* names arrive in runs: the latest first */
-        if (!strncmp(list->names[i], name, length) && !list->names[i][length])
-            return (int32_t)i;
     if (list->count >= LARGEST_SHARD_COUNT ||
         !array_grow(&list->names, &list->capacity, list->count, sizeof *list->names))
         return -1;
@@ -22,7 +36,8 @@ int32_t shard_list_add(struct shard_list *list, struct arena *arena, const char 
     if (!copy)
         return -1;
     list->names[list->count] = copy;
-    return (int32_t)list->count++;
+    list->latest = list->count++;
+    return (int32_t)list->latest;
 }
 
 void shard_list_free(struct shard_list *list)
@@ -104,11 +119,12 @@ static bool on_string(void *user, const char *text, size_t length)
     struct pass *p = user;
     if (p->place != IN_WEIGHT_MAP)
         return scalar(p, "a string");
-    const char *tensor = p->table->views[p->current].name;
-    if (!stays_inside(text, length))
-        return REFUSE(p, "%s: weight_map: %s is in \"%.*s\", which is no file of the folder", p->name, tensor,
-                      (int)(length < 200 ? length : 200), text);
-    int32_t shard = shard_list_add(p->shards, &p->table->arena, text, length);
+    int32_t shard = shard_list_find(p->shards, text, length);
+    if (shard < 0 && !stays_inside(text, length))
+        return REFUSE(p, "%s: weight_map: %s is in \"%.*s\", which is no file of the folder", p->name,
+                      p->table->views[p->current].name, (int)(length < 200 ? length : 200), text);
+    if (shard < 0)
+        shard = shard_list_add(p->shards, &p->table->arena, text, length);
     if (shard < 0)
         return p->shards->count >= LARGEST_SHARD_COUNT
                    ? REFUSE(p, "%s: weight_map names more than %d files", p->name, LARGEST_SHARD_COUNT)

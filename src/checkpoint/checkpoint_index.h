@@ -8,10 +8,12 @@
 /* File names, in order of first mention; the strings live in an arena of the caller. */
 struct shard_list {
     const char **names;
-    size_t count, capacity;
+    size_t count, capacity, latest; /* latest: the one added or found last */
 };
 
-/* The number of the name, added when new; -1 without memory. */
+/* The number of the name, or -1. */
+int32_t shard_list_find(struct shard_list *list, const char *name, size_t length);
+/* The number of a name that is not there yet; -1 without memory or room. */
 int32_t shard_list_add(struct shard_list *list, struct arena *arena, const char *name, size_t length);
 void shard_list_free(struct shard_list *list);
 

@@ -145,7 +145,7 @@ static bool begin_tensor(struct pass *p, const char *name, size_t length)
         if (!fresh)
             return REFUSE(p, "%s: header: tensor %.*s occurs twice", path, shown, name);
     } else {
-        p->current = tensor_table_find(table, name, length);
+        p->current = tensor_table_find_after(table, p->current, name, length);
         if (p->current < 0)
             return REFUSE(p, "%s: tensor %.*s is not listed by the index", path, shown, name);
         int32_t shard = table->views[p->current].shard;

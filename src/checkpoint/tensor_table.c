@@ -42,6 +42,14 @@ static struct tensor_slot *slot_of(const struct tensor_table *t, uint32_t hash, 
     }
 }
 
+int64_t tensor_table_find_after(const struct tensor_table *t, int64_t before, const char *name, size_t length)
+{
+    for (int64_t i = before + 1; i < (int64_t)t->count && i <= before + 2; i++)
+        if (!strncmp(t->views[i].name, name, length) && !t->views[i].name[length])
+            return i;
+    return tensor_table_find(t, name, length);
+}
+
 int64_t tensor_table_find(const struct tensor_table *t, const char *name, size_t length)
 {
     if (!t->slot_count)

@@ -34,6 +34,8 @@ void tensor_table_free(struct tensor_table *t);
 
 /* The index of the tensor whose name is the `length` bytes at `name`, or -1. */
 int64_t tensor_table_find(const struct tensor_table *t, const char *name, size_t length);
+/* The same, for names that come in the table's order but for gaps: looks first at the two behind entry `before`. */
+int64_t tensor_table_find_after(const struct tensor_table *t, int64_t before, const char *name, size_t length);
 
 /* The same, adding the tensor when it is not there: zeroed but for its name and dtype DTYPE_COUNT. `*fresh`: it was
  * added. -1 without memory. */
