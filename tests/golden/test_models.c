@@ -1,4 +1,4 @@
-/* label: full */
+/* label: full once */
 /* The two trained models beside golden/models: forced greedy choices and negative log likelihood, both profiles of
  * tiny-v4, on the fast path. Quality has a test of its own. */
 #include "support/support.h"
