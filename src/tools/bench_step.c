@@ -45,6 +45,8 @@ struct bench {
     struct tally tally[KINDS];
     double last, total, rate;
     int64_t steps;
+    double unwatched; /* seconds of the steps that nothing watched, */
+    int64_t unwatched_steps;
 };
 
 /* ---- bytes: what the tensors of each part weigh ---- */
@@ -191,17 +193,49 @@ static qr_status at_point(void *user, enum model_point point, int32_t layer, con
 
 /* ---- steps ---- */
 
+/* Steps before those that are timed unwatched: a backend may record a step when it comes again. */
+enum { UNWATCHED_FIRST = 12 };
+
 /* A verify step needs at least one token before it. */
 static int32_t first_position(const struct bench_step *o)
 {
     return !o->prefill && o->rows > 1 && o->context == 0 ? 1 : o->context;
 }
 
+/* The rate of a device's own memory: large copies on it, bytes read and written. */
+static qr_status device_rate(struct bench *b, qr_error *err)
+{
+    enum { COPIES = 5 };
+    const int64_t bytes = (int64_t)1 << 30;
+    struct backend *device = b->backend;
+    void *from = NULL, *to = NULL;
+    qr_status st = device->allocate(device, bytes, &from, err);
+    b->rate = 0;
+    if (st == QR_OK)
+        st = device->allocate(device, bytes, &to, err);
+    for (int i = 0; st == QR_OK && i < COPIES; i++) {
+        st = device->fence(device, err);
+        const double start = clock_seconds();
+        for (int k = 0; st == QR_OK && k < 4; k++)
+            st = device->copy(device, to, from, bytes, err);
+        if (st == QR_OK)
+            st = device->fence(device, err);
+        const double rate = 4 * 2 * (double)bytes / (clock_seconds() - start);
+        b->rate = rate > b->rate ? rate : b->rate;
+    }
+    if (from)
+        device->release(device, from);
+    if (to)
+        device->release(device, to);
+    return st;
+}
+
 static qr_status open_all(struct bench *b, qr_error *err)
 {
     const struct bench_step *o = b->o;
     const int32_t width = o->prefill ? 0 : o->rows - 1;
-    const int64_t longest = first_position(o) + (o->prefill ? o->tokens : (int64_t)o->rows * (o->steps + 2));
+    const int64_t longest =
+        first_position(o) + (o->prefill ? o->tokens : (int64_t)o->rows * (2 * o->steps + UNWATCHED_FIRST + 2));
     const int32_t batch = o->prefill ? 1 : o->batch;
     const int64_t rows = o->prefill ? (o->chunk && o->chunk < o->tokens ? o->chunk : o->tokens) : (int64_t)batch * o->rows;
     qr_status st = model_folder_open(o->model.model, &b->config, &b->checkpoint, err);
@@ -285,8 +319,11 @@ static qr_status draft(struct bench *b, int32_t position, const struct model_obs
     return st;
 }
 
-/* One step of all requests at `position`; timed when `timed`. */
-static qr_status step(struct bench *b, int64_t number, int32_t position, int32_t count, bool timed, qr_error *err)
+/* Whether a step is watched from inside, part by part, and timed. */
+enum watch { WATCHED_UNTIMED, WATCHED, UNWATCHED_UNTIMED, UNWATCHED };
+
+/* One step of all requests at `position`. */
+static qr_status step(struct bench *b, int64_t number, int32_t position, int32_t count, enum watch watch, qr_error *err)
 {
     const struct bench_step *o = b->o;
     const int32_t batch = o->prefill ? 1 : o->batch;
@@ -302,7 +339,8 @@ static qr_status step(struct bench *b, int64_t number, int32_t position, int32_t
     struct tally before[KINDS];
     memcpy(before, b->tally, sizeof before);
     const double start = b->last = clock_seconds();
-    qr_status st = runner_step(b->runner, &work, &observer, err);
+    const bool watched = watch == WATCHED_UNTIMED || watch == WATCHED;
+    qr_status st = runner_step(b->runner, &work, watched ? &observer : NULL, err);
     if (st == QR_OK)
         st = b->backend->fence(b->backend, err);
     double spent = clock_seconds() - start;
@@ -313,14 +351,18 @@ static qr_status step(struct bench *b, int64_t number, int32_t position, int32_t
     }
     if (st == QR_OK && o->mtp) {
         const double drafting = clock_seconds();
-        st = draft(b, position, &observer, err);
+        st = draft(b, position, watched ? &observer : NULL, err);
         spent += clock_seconds() - drafting;
     }
-    if (timed) {
+    if (watch == WATCHED) {
         b->total += spent;
         b->steps++;
     } else {
         memcpy(b->tally, before, sizeof before);
+    }
+    if (watch == UNWATCHED) {
+        b->unwatched += spent;
+        b->unwatched_steps++;
     }
     return st;
 }
@@ -334,12 +376,15 @@ static qr_status run_steps(struct bench *b, qr_error *err)
         const int32_t chunk = o->chunk && o->chunk < o->tokens ? o->chunk : o->tokens;
         for (int32_t done = 0; st == QR_OK && done < o->tokens; done += chunk) {
             const int32_t left = o->tokens - done;
-            st = step(b, done / chunk, position + done, left < chunk ? left : chunk, true, err);
+            st = step(b, done / chunk, position + done, left < chunk ? left : chunk, WATCHED, err);
         }
         return st;
     }
-    for (int64_t i = 0; st == QR_OK && i <= o->steps; i++, position += o->rows)
-        st = step(b, i, position, o->rows, i > 0, err);
+    int64_t i = 0;
+    for (; st == QR_OK && i <= o->steps; i++, position += o->rows)
+        st = step(b, i, position, o->rows, i > 0 ? WATCHED : WATCHED_UNTIMED, err);
+    for (int64_t n = 0; st == QR_OK && n < UNWATCHED_FIRST + o->steps; n++, i++, position += o->rows)
+        st = step(b, i, position, o->rows, n < UNWATCHED_FIRST ? UNWATCHED_UNTIMED : UNWATCHED, err);
     return st;
 }
 
@@ -356,9 +401,11 @@ static void print(const struct bench *b)
     const double bound = (double)bytes / b->rate;
     if (o->json) {
         printf("{\"what\":\"%s\",\"backend\":\"%s\",\"steps\":%lld,\"seconds_per_step\":%.6g,\"rows_per_second\":%.6g,"
-               "\"bytes_per_step\":%.0f,\"read_bytes_per_second\":%.6g,\"share_of_bound\":%.4f,\"parts\":[",
+               "\"bytes_per_step\":%.0f,\"read_bytes_per_second\":%.6g,\"share_of_bound\":%.4f,"
+               "\"seconds_unwatched\":%.6g,\"parts\":[",
                o->prefill ? "prefill" : "decode", b->backend->name, (long long)b->steps, b->total / steps, rows / b->total,
-               (double)bytes / steps, b->rate, bound / b->total);
+               (double)bytes / steps, b->rate, bound / b->total,
+               b->unwatched_steps ? b->unwatched / (double)b->unwatched_steps : 0.0);
         for (int k = 0, first = 1; k < KINDS; k++)
             if (b->tally[k].layers) {
                 printf("%s{\"part\":\"%s\",\"seconds\":%.6g,\"bytes\":%.0f}", first ? "" : ",", kind_names[k],
@@ -383,6 +430,11 @@ static void print(const struct bench *b)
     }
     printf("%-30s %10.3f %12.3f %10.2f %8.3f\n", "all", b->total / steps * 1e3, (double)bytes / steps / 1e6,
            (double)bytes / b->total / 1e9, bound / b->total);
+    if (b->unwatched_steps) {
+        const double each = b->unwatched / (double)b->unwatched_steps;
+        printf("%-30s %10.3f %12.3f %10.2f %8.3f\n", "all, nothing watching", each * 1e3, (double)bytes / steps / 1e6,
+               (double)bytes / steps / each / 1e9, (double)bytes / steps / b->rate / each);
+    }
     printf("%.1f rows/s; memory of this machine, same run: %.2f GB/s read\n", rows / b->total, b->rate / 1e9);
 }
 
@@ -400,6 +452,8 @@ qr_status bench_step_run(const struct bench_step *options, qr_error *err)
     pool_close(pool);
     if (st == QR_OK)
         st = open_all(b, err);
+    if (st == QR_OK && strncmp(b->backend->name, "cpu", 3) != 0)
+        st = device_rate(b, err);
     if (st == QR_OK) {
         weigh(b);
         st = run_steps(b, err);

@@ -1,11 +1,12 @@
 #include "ops/cuda/device.cuh"
 
-/* The attention core: v41-model.md 5.5, v4-model.md 5.4, 7.4; lists by runtime.md 3.3 and speculation.md 2.6. A block
- * of threads takes 16 heads of one row through the row's whole key list; all heads share the keys. Sums are binary64,
- * on the matrix unit, rounded where the reference rounds: the bits are the reference's. */
+/* The attention core: v41-model.md 5.5, v4-model.md 5.4, 7.4; lists by runtime.md 3.3 and speculation.md 2.6. First the
+ * scores of all blocks of keys side by side, then, channel by channel, each row's blocks in their order. Sums are
+ * binary64, on the matrix unit, rounded where the reference rounds: the bits are the reference's. */
 
 enum { THREADS = 256, WARPS = THREADS / WARP, HEADS = 16, MOST_SLOTS = 128, MOST_DIM = 512 };
-enum { DIM_TILES = MOST_DIM / 8 / WARPS };
+
+static inline int up_16(int n) { return (n + 15) / 16 * 16; }
 
 /* A row's key list: window_size window slots, then `more` slots of compressed rows (or of the draft block). */
 struct key_list {
@@ -67,67 +68,6 @@ static __device__ struct key_place key_at(const struct op_attend &op, const stru
     return j >= 0 && j < l.visible && plane_find(op.plane, step, l.request, j, &place.at) ? place : nothing;
 }
 
-/* What a block holds in shared memory. Pitches are in elements and keep rows apart. */
-struct shelf {
-    uint16_t *q, *keys;                           /* [HEADS][pitch], [slots][pitch] */
-    float *s, *p;                                 /* [HEADS][s_pitch]: scores, and bf(p) */
-    struct key_place *place;                      /* [slots] */
-    float *largest, *denominator, *shrink, *grow; /* [HEADS] */
-    int pitch, s_pitch, dim, slots;               /* dim and slots rounded up to 16 */
-};
-
-static __host__ __device__ inline int up_16(int n) { return (n + 15) / 16 * 16; }
-
-static __host__ __device__ inline size_t lay_shelf(int head_dim, int block, uint8_t *base, struct shelf *out)
-{
-    size_t used = 0;
-    out->dim = up_16(head_dim);
-    out->slots = up_16(block);
-    out->pitch = out->dim + 16;
-    out->s_pitch = out->slots + 4;
-    out->q = (uint16_t *)(base + used);
-    used += (size_t)HEADS * out->pitch * 2;
-    out->keys = (uint16_t *)(base + used);
-    used += (size_t)out->slots * out->pitch * 2;
-    out->s = (float *)(base + used);
-    used += (size_t)HEADS * out->s_pitch * 4;
-    out->p = (float *)(base + used);
-    used += (size_t)HEADS * out->s_pitch * 4;
-    out->place = (struct key_place *)(base + used);
-    used += (size_t)out->slots * sizeof(struct key_place);
-    out->largest = (float *)(base + used);
-    out->denominator = out->largest + HEADS;
-    out->shrink = out->denominator + HEADS;
-    out->grow = out->shrink + HEADS;
-    return used + 4 * HEADS * sizeof(float);
-}
-
-static __device__ inline uint32_t pair_at(const uint16_t *p) { return *(const uint32_t *)(const void *)p; }
-
-/* Keys of slots [first, first + n) as bf16, exact; zeros in empty slots and beyond n. Two channels at a time. */
-static __device__ void load_keys(const struct op_attend &op, const struct step &step, const struct key_list &l,
-                                 const struct shelf &sh, int64_t first, int n)
-{
-    for (int i = threadIdx.x; i < sh.slots; i += THREADS)
-        sh.place[i] = i < n ? key_at(op, step, l, first + i) : key_place{{NULL, NULL}, ROW_BF16};
-    __syncthreads();
-    for (int i = warp_of(); i < sh.slots; i += WARPS) {
-        struct key_place place = sh.place[i];
-        for (int c = 2 * lane_of(); c < sh.dim; c += 2 * WARP) {
-            uint32_t pair = 0;
-            if (place.at.values && c < op.head_dim) {
-                if (place.format == ROW_BF16)
-                    pair = pair_at((const uint16_t *)(const void *)place.at.values + c);
-                else
-                    pair = bf16_bits(container_value(place.format, place.at, c)) |
-                           (uint32_t)bf16_bits(container_value(place.format, place.at, c + 1)) << 16;
-            }
-            *(uint32_t *)(void *)(sh.keys + i * sh.pitch + c) = pair;
-        }
-    }
-    __syncthreads();
-}
-
 /* Four bf16 of a row as binary64. */
 static __device__ inline void widen_4(const uint16_t *p, double out[4])
 {
@@ -138,134 +78,228 @@ static __device__ inline void widen_4(const uint16_t *p, double out[4])
     out[3] = (double)__uint_as_float(v.y & 0xFFFF0000);
 }
 
+/* Eight channels from c on as bf16, exact; zeros behind the end and in an empty slot. */
+static __device__ uint4 key_channels(const struct key_place &place, int c, int head_dim)
+{
+    uint32_t pair[4] = {0, 0, 0, 0};
+    if (!place.at.values || c >= head_dim)
+        return make_uint4(0, 0, 0, 0);
+    if (place.format == ROW_BF16 && c + 8 <= head_dim && (uintptr_t)place.at.values % 16 == 0)
+        return *(const uint4 *)(const void *)((const uint16_t *)(const void *)place.at.values + c);
+    for (int i = 0; i < 8 && c + i < head_dim; i++)
+        pair[i / 2] |= (uint32_t)bf16_bits(container_value(place.format, place.at, c + i)) << 16 * (i % 2);
+    return make_uint4(pair[0], pair[1], pair[2], pair[3]);
+}
+
+/* What both kernels know. Scores of a row: [key block][heads rounded up][slots of a block], -inf in empty slots. */
+struct attending {
+    struct op_attend op;
+    struct step step;
+    float *scores;
+    int32_t offset, blocks, heads, slots, dim; /* heads, slots and dim rounded up to 16; blocks: the most of a row */
+};
+
+static __device__ int64_t row_of(const struct attending &a, int i)
+{
+    return row_at(a.op.rows, i) + (a.op.rows.index ? 0 : a.offset);
+}
+
+static __device__ float *scores_of(const struct attending &a, int row, int block, int head)
+{
+    return a.scores + (((int64_t)row * a.blocks + block) * a.heads + head) * a.slots;
+}
+
+/* ---- scores: a block of threads takes 16 heads and one block of keys ---- */
+
+static size_t score_bytes(const struct attending *a) { return (size_t)(HEADS + a->slots) * (size_t)(a->dim + 16) * 2; }
+
 /* s = scale (q k): a warp for each 8 slots. */
-static __device__ void scores(const struct op_attend &op, const struct shelf &sh)
+static __global__ void __launch_bounds__(THREADS) score_kernel(const __grid_constant__ struct attending a)
 {
-    int group = lane_of() / 4, column = lane_of() % 4, pair = column * 2;
-    for (int tile = warp_of(); tile < sh.slots / 8; tile += WARPS) {
-        double d[4] = {0, 0, 0, 0};
-        const uint16_t *q = sh.q + group * sh.pitch + 4 * column,
-                       *k = sh.keys + (8 * tile + group) * sh.pitch + 4 * column;
-        for (int c = 0; c < sh.dim; c += 16) {
-            double a[4], b[4], key[4];
-            widen_4(q + c, a);
-            widen_4(q + 8 * sh.pitch + c, b);
-            widen_4(k + c, key);
-            mma_f64(d, a, b, key);
-        }
-        sh.s[group * sh.s_pitch + 8 * tile + pair] = (float)d[0] * op.scale;
-        sh.s[group * sh.s_pitch + 8 * tile + pair + 1] = (float)d[1] * op.scale;
-        sh.s[(group + 8) * sh.s_pitch + 8 * tile + pair] = (float)d[2] * op.scale;
-        sh.s[(group + 8) * sh.s_pitch + 8 * tile + pair + 1] = (float)d[3] * op.scale;
-    }
-    __syncthreads();
-}
-
-/* Probabilities of the block and how the running sums change; a warp for two heads.
- * Reference: M' = max(M, s); l = l exp(M - M') + sum p, p unrounded; o = o exp(M - M') + sum bf(p) v.
- * W8A8: the tile is a softmax of its own, then both sides are rescaled to the common maximum. */
-static __device__ void probabilities(const struct op_attend &op, const struct shelf &sh)
-{
-    for (int h = warp_of(); h < HEADS; h += WARPS) {
-        float old = sh.largest[h], tile = op.w8a8 ? -1e20f : old;
-        for (int i = lane_of(); i < sh.slots; i += WARP)
-            if (sh.place[i].at.values)
-                tile = fmaxf(tile, sh.s[h * sh.s_pitch + i]);
-        tile = warp_max(tile);
-        double sum = 0;
-        for (int i = lane_of(); i < sh.slots; i += WARP) {
-            float p = sh.place[i].at.values ? exp_of(sh.s[h * sh.s_pitch + i] - tile) : 0.0f;
-            sum += (double)p;
-            sh.p[h * sh.s_pitch + i] = round_bf16(p);
-        }
-        sum = warp_sum(sum);
-        if (lane_of() == 0) {
-            float largest = fmaxf(old, tile), shrink = exp_of(old - largest),
-                  grow = op.w8a8 ? exp_of(tile - largest) : 1.0f;
-            sh.denominator[h] = sh.denominator[h] * shrink + (float)sum * grow;
-            sh.largest[h] = largest;
-            sh.shrink[h] = shrink;
-            sh.grow[h] = grow;
-        }
-    }
-    __syncthreads();
-}
-
-/* o = o shrink + (sum_i bf(p_i) v_i) grow: a warp for every eighth tile of 8 channels. */
-static __device__ void add_values(const struct shelf &sh, float o[DIM_TILES][4])
-{
-    int group = lane_of() / 4, column = lane_of() % 4;
-    float shrink_a = sh.shrink[group], shrink_b = sh.shrink[group + 8], grow_a = sh.grow[group],
-          grow_b = sh.grow[group + 8];
-    double d[DIM_TILES][4] = {};
-    for (int k = 0; k < sh.slots; k += 16) {
-        double a[4], b[4];
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            a[j] = (double)sh.p[group * sh.s_pitch + k + column + 4 * j];
-            b[j] = (double)sh.p[(group + 8) * sh.s_pitch + k + column + 4 * j];
-        }
-#pragma unroll
-        for (int i = 0; i < DIM_TILES; i++) {
-            int tile = i * WARPS + warp_of();
-            double v[4];
-            if (8 * tile >= sh.dim)
-                break;
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                v[j] = (double)bf16_value(sh.keys[(k + column + 4 * j) * sh.pitch + 8 * tile + group]);
-            mma_f64(d[i], a, b, v);
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < DIM_TILES; i++) {
-        o[i][0] = o[i][0] * shrink_a + (float)d[i][0] * grow_a;
-        o[i][1] = o[i][1] * shrink_a + (float)d[i][1] * grow_a;
-        o[i][2] = o[i][2] * shrink_b + (float)d[i][2] * grow_b;
-        o[i][3] = o[i][3] * shrink_b + (float)d[i][3] * grow_b;
-    }
-    __syncthreads();
-}
-
-static __global__ void __launch_bounds__(THREADS) attend_kernel(struct op_attend op, struct step step)
-{
-    extern __shared__ __align__(16) uint8_t shared[];
-    struct shelf sh;
-    int64_t row = row_at(op.rows, blockIdx.y), d = op.head_dim;
-    int first_head = blockIdx.x * HEADS, group = lane_of() / 4, pair = lane_of() % 4 * 2;
-    float o[DIM_TILES][4] = {};
-
-    lay_shelf(op.head_dim, op.block, shared, &sh);
-    struct key_list list = list_of(op, step, row);
-    for (int i = threadIdx.x; i < HEADS * sh.dim; i += THREADS) {
-        int h = i / sh.dim, c = i % sh.dim;
-        bool there = first_head + h < op.heads && c < d;
-        sh.q[h * sh.pitch + c] = there ? ((const uint16_t *)op.q)[(row * op.heads + first_head + h) * d + c] : 0;
-    }
-    for (int h = threadIdx.x; h < HEADS; h += THREADS) {
-        sh.largest[h] = op.w8a8 ? -1e20f : -1e30f;
-        sh.denominator[h] = 0;
-    }
-
+    await_earlier();
+    extern __shared__ __align__(16) uint16_t shared[];
+    const struct op_attend &op = a.op;
+    int pitch = a.dim + 16, first_head = blockIdx.y * HEADS, lane = lane_of(), group = lane / 4, column = lane % 4;
+    uint16_t *q = shared, *keys = shared + HEADS * pitch;
+    int64_t row = row_of(a, blockIdx.z), d = op.head_dim, first = (int64_t)blockIdx.x * op.block;
+    struct key_list list = list_of(op, a.step, row);
     int64_t slots = (int64_t)op.window_size + list.more;
-    for (int64_t first = 0; first < slots; first += op.block) {
-        load_keys(op, step, list, sh, first, (int)(slots - first < op.block ? slots - first : op.block));
-        scores(op, sh);
-        probabilities(op, sh);
-        add_values(sh, o);
-    }
+    if (first >= slots)
+        return;
 
-    for (int h = threadIdx.x; h < HEADS && first_head + h < op.heads; h += THREADS) /* the sink: denominator alone */
-        sh.denominator[h] += exp_of(op.sinks[first_head + h] - sh.largest[h]);
+    for (int h = threadIdx.x / 16; h < HEADS; h += THREADS / 16) {
+        struct key_place own = {{NULL, NULL}, ROW_BF16};
+        if (first_head + h < op.heads)
+            own.at.values = (uint8_t *)((const uint16_t *)op.q + (row * op.heads + first_head + h) * d);
+        for (int c = threadIdx.x % 16 * 8; c < a.dim; c += 128)
+            *(uint4 *)(void *)(q + h * pitch + c) = key_channels(own, c, op.head_dim);
+    }
+    for (int i = threadIdx.x / 4; i < a.slots; i += THREADS / 4) {
+        struct key_place place = {{NULL, NULL}, ROW_BF16};
+        if (i < op.block && first + i < slots)
+            place = key_at(op, a.step, list, first + i);
+        for (int c = threadIdx.x % 4 * 8; c < a.dim; c += 32)
+            *(uint4 *)(void *)(keys + i * pitch + c) = key_channels(place, c, op.head_dim);
+    }
     __syncthreads();
-#pragma unroll
-    for (int i = 0; i < DIM_TILES; i++)
+
+    for (int tile = warp_of(); tile < a.slots / 8; tile += WARPS) {
+        double s[4] = {0, 0, 0, 0};
+        const uint16_t *high = q + group * pitch + 4 * column, *k = keys + (8 * tile + group) * pitch + 4 * column;
+#pragma unroll 4
+        for (int c = 0; c < a.dim; c += 16) {
+            double x[4], y[4], key[4];
+            widen_4(high + c, x);
+            widen_4(high + 8 * pitch + c, y);
+            widen_4(k + c, key);
+            mma_f64(s, x, y, key);
+        }
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            int h = group + e / 2 * 8, c = (i * WARPS + warp_of()) * 8 + pair + e % 2;
-            if (first_head + h < op.heads && c < d)
-                act_store(op.out, row, (first_head + h) * d + c, o[i][e] / sh.denominator[h]);
+            int slot = 8 * tile + 2 * column + e % 2;
+            bool there =
+                slot < op.block && first + slot < slots && key_at(op, a.step, list, first + slot).at.values != NULL;
+            scores_of(a, blockIdx.z, blockIdx.x, first_head + group + e / 2 * 8)[slot] =
+                there ? (float)s[e] * op.scale : -INFINITY;
         }
+    }
+}
+
+/* ---- values: a block of threads takes 16 heads and 64 channels through a row's whole list ---- */
+
+enum { CHANNELS = 8 * WARPS, KEY_PITCH = CHANNELS + 16, P_PITCH = MOST_SLOTS + 4 };
+
+struct value_shelf {
+    uint16_t keys[2][MOST_SLOTS][KEY_PITCH];
+    float p[2][HEADS][P_PITCH];
+    float shrink[2][HEADS], grow[2][HEADS], denominator[HEADS];
+};
+
+/* Probabilities of a block and how the running sums of head h change; a warp's work.
+ * Reference: M' = max(M, s); l = l exp(M - M') + sum p, p unrounded; o = o exp(M - M') + sum bf(p) v.
+ * W8A8: the tile is a softmax of its own, then both sides are rescaled to the common maximum. */
+static __device__ void probabilities(const struct attending &a, const float *s, float *p, float *largest,
+                                     float *denominator, float *shrink, float *grow)
+{
+    float old = *largest, tile = a.op.w8a8 ? -1e20f : old;
+    double sum = 0;
+    for (int i = lane_of(); i < a.slots; i += WARP)
+        tile = fmaxf(tile, s[i]);
+    tile = warp_max(tile);
+    for (int i = lane_of(); i < a.slots; i += WARP) {
+        float x = s[i] == -INFINITY ? 0.0f : exp_of(s[i] - tile);
+        sum += (double)x;
+        p[i] = round_bf16(x);
+    }
+    sum = warp_sum(sum);
+    *largest = fmaxf(old, tile);
+    *shrink = exp_of(old - *largest);
+    *grow = a.op.w8a8 ? exp_of(tile - *largest) : 1.0f;
+    *denominator = *denominator * *shrink + (float)sum * *grow;
+}
+
+static __global__ void __launch_bounds__(THREADS) value_kernel(const __grid_constant__ struct attending a)
+{
+    await_earlier();
+    extern __shared__ __align__(16) uint8_t value_memory[];
+    struct value_shelf &sh = *(struct value_shelf *)(void *)value_memory;
+    const struct op_attend &op = a.op;
+    int first_channel = blockIdx.x * CHANNELS, first_head = blockIdx.y * HEADS;
+    int lane = lane_of(), warp = warp_of(), group = lane / 4, column = lane % 4;
+    int64_t row = row_of(a, blockIdx.z), d = op.head_dim;
+    struct key_list list = list_of(op, a.step, row);
+    int64_t slots = (int64_t)op.window_size + list.more;
+    float largest[2], denominator[2] = {0, 0}, o[4] = {0, 0, 0, 0}; /* of the warp's heads; of its 8 channels */
+    largest[0] = largest[1] = op.w8a8 ? -1e20f : -1e30f;
+
+    for (int block = 0; block * (int64_t)op.block < slots; block++) {
+        int64_t first = (int64_t)block * op.block;
+        int side = block % 2;
+        for (int i = threadIdx.x / 4; i < a.slots; i += THREADS / 4) {
+            struct key_place place = {{NULL, NULL}, ROW_BF16};
+            if (i < op.block && first + i < slots)
+                place = key_at(op, a.step, list, first + i);
+            for (int c = threadIdx.x % 4 * 8; c < CHANNELS; c += 32)
+                *(uint4 *)(void *)(&sh.keys[side][i][c]) = key_channels(place, first_channel + c, op.head_dim);
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int h = warp + WARPS * i;
+            float shrink, grow;
+            probabilities(a, scores_of(a, blockIdx.z, block, first_head + h), sh.p[side][h], &largest[i],
+                          &denominator[i], &shrink, &grow);
+            if (lane == 0) {
+                sh.shrink[side][h] = shrink;
+                sh.grow[side][h] = grow;
+            }
+        }
+        __syncthreads();
+        double v[4] = {0, 0, 0, 0};
+        for (int k = 0; k < a.slots; k += 16) {
+            double x[4], y[4], key[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                int slot = k + column + 4 * j;
+                x[j] = (double)sh.p[side][group][slot];
+                y[j] = (double)sh.p[side][group + 8][slot];
+                key[j] = (double)bf16_value(sh.keys[side][slot][8 * warp + group]);
+            }
+            mma_f64(v, x, y, key);
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            o[e] = o[e] * sh.shrink[side][group + e / 2 * 8] + (float)v[e] * sh.grow[side][group + e / 2 * 8];
+    }
+
+#pragma unroll
+    for (int i = 0; i < 2; i++) { /* the sink: denominator alone */
+        int h = first_head + warp + WARPS * i;
+        if (lane == 0)
+            sh.denominator[warp + WARPS * i] =
+                denominator[i] + (h < op.heads ? exp_of(op.sinks[h] - largest[i]) : 1.0f);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        int h = group + e / 2 * 8, c = first_channel + 8 * warp + 2 * column + e % 2;
+        if (first_head + h < op.heads && c < d)
+            act_store(op.out, row, (first_head + h) * d + c, o[e] / sh.denominator[h]);
+    }
+}
+
+/* The most slots of a row's list. */
+static int64_t most_slots(const struct op_attend *op)
+{
+    if (op->draft_block)
+        return op->window_size + op->step->rows;
+    if (!op->has_plane)
+        return op->window_size;
+    return op->window_size +
+           (op->selected ? (int64_t)op->selected_stride : (int64_t)op->step->block_stride * op->plane.rows_per_block);
+}
+
+static qr_status run_attend(struct backend *b, const struct op_attend *op, qr_error *err)
+{
+    struct attending a = {.op = *op, .step = *op->step, .scores = (float *)(void *)cuda_of(b)->scratch};
+    a.heads = up_16(op->heads);
+    a.slots = up_16(op->block);
+    a.dim = up_16(op->head_dim);
+    a.blocks = (int32_t)((most_slots(op) + op->block - 1) / op->block);
+    int64_t row_bytes = (int64_t)a.blocks * a.heads * a.slots * 4, most = SCRATCH_BYTES / row_bytes;
+    if (most < 1)
+        return qr_fail(err, QR_UNSUPPORTED, "attend: scores of %lld blocks of keys are more than its scratch holds",
+                       (long long)a.blocks);
+    most = most < 32768 ? most : 32768;
+    for (int64_t first = 0; first < op->rows.count; first += most) {
+        int64_t count = op->rows.count - first < most ? op->rows.count - first : most;
+        a.op.rows.index = op->rows.index ? op->rows.index + first : NULL;
+        a.op.rows.count = (int32_t)count;
+        a.offset = (int32_t)first;
+        LAUNCH("attend", score_kernel, dim3(a.blocks, a.heads / HEADS, (unsigned)count), THREADS, score_bytes(&a), a);
+        LAUNCH("attend", value_kernel, dim3((op->head_dim + CHANNELS - 1) / CHANNELS, a.heads / HEADS, (unsigned)count),
+               THREADS, sizeof(struct value_shelf), a);
+    }
+    return QR_OK;
 }
 
 qr_status cuda_attend(struct backend *b, const struct op_attend *op, qr_error *err)
@@ -280,9 +314,5 @@ qr_status cuda_attend(struct backend *b, const struct op_attend *op, qr_error *e
     if (op->head_dim > MOST_DIM || op->head_dim % 2 || op->block > MOST_SLOTS)
         return qr_fail(err, QR_UNSUPPORTED, "attend: heads of %d, blocks of %d, wanted at most %d (even) and %d",
                        op->head_dim, op->block, MOST_DIM, MOST_SLOTS);
-    struct shelf sh;
-    size_t shared = lay_shelf(op->head_dim, op->block, NULL, &sh);
-    LAUNCH("attend", attend_kernel, dim3((op->heads + HEADS - 1) / HEADS, op->rows.count), THREADS, shared, *op,
-           *op->step);
-    return QR_OK;
+    return run_attend(b, op, err);
 }

@@ -18,8 +18,11 @@ extern "C" {
 enum { SCRATCH_BYTES = 128 << 20 };
 /* Tables of expert weights that are kept on the device, and their greatest size (experts of a layer). */
 enum { EXPERT_TABLES = 160, MOST_EXPERTS = 512 };
+enum { MOST_ALLOWED = 64 };
 
-/* A weight as kernels see it. Rows stand `pitch` bytes apart, zero beyond k. */
+/* A weight as kernels see it. F32, INT8: rows `pitch` bytes apart, zero beyond k. BF16, FP8, FP4: tiles of 32 rows
+ * `pitch` bytes apart, laid out for the matrix unit (product.cuh), an FP8 weight's scales behind them by tile and block
+ * of 32 columns, scale_cols a tile. */
 struct weight_view {
     const uint8_t *values, *scales;
     int64_t pitch;
@@ -41,7 +44,8 @@ struct expert_view {
 struct expert_table {
     int32_t experts; /* 0: empty */
     uint64_t stamp;  /* of its last use */
-    struct expert_view *host;
+    const struct weight **w1, **w2, **w3;
+    struct expert_view *host, *device;
 };
 
 /* What a kernel found wrong in its arguments, reported by the next fence: a code in the low byte, the number that was
@@ -49,17 +53,24 @@ struct expert_table {
 enum trouble { TROUBLE_NONE, TROUBLE_TOKEN, TROUBLE_EXPERT, TROUBLE_UNPREPARED, TROUBLE_GROUP };
 enum { TROUBLE_BITS = 8 };
 
+struct recorder;
+
 struct cuda_backend {
     struct backend base; /* first */
     cudaStream_t stream;
-    int ordinal;
+    int ordinal, processors; /* multiprocessors of the device */
+    bool starts_early;       /* a kernel may be started before the one before it has ended (device.cuh) */
     char name[64];
     uint8_t *scratch;
-    int32_t max_k; /* input columns of a linear that were reserved for; 0: nothing was */
+    int32_t max_k;         /* input columns of a linear that were reserved for; 0: nothing was */
     int32_t *trouble;      /* device */
     int32_t *trouble_host; /* pinned */
+    struct recorder *recorder;
+    const void *allowed[MOST_ALLOWED]; /* kernels that may take more shared memory than usual, */
+    size_t most_shared;                /* up to this much */
     struct expert_table tables[EXPERT_TABLES];
-    struct expert_view *device_tables; /* [EXPERT_TABLES][MOST_EXPERTS] */
+    struct expert_view *device_tables, *views; /* [EXPERT_TABLES][MOST_EXPERTS] */
+    const struct weight **handles;
     uint64_t uses;
 };
 
@@ -75,11 +86,19 @@ qr_status cuda_started(const char *operator_name, qr_error *err);
 qr_status cuda_prepare_weight(struct backend *b, const struct weight_spec *spec, struct weight **out, qr_error *err);
 void cuda_release_weight(struct backend *b, struct weight *w);
 
-/* The device's copy of the views of these experts (zeros for a NULL handle); made when first seen, found again by
+/* Bytes of a BF16, FP8 or FP4 weight laid out for the matrix unit, and of a tile of it. */
+int64_t cuda_packed_bytes(const struct weight_spec *spec, int64_t *tile_bytes);
+/* Lays it out from the file's bytes, all on the device; w->view is filled but for values and scales. */
+qr_status cuda_pack(struct backend *b, const struct weight *w, const void *values, const void *scales, void *out,
+                    qr_error *err);
+
+/* The experts of a layer as a table on the device (zeros for a NULL handle); made when first seen, found again by
  * content. NULL with `err` set when there are too many or the copy failed. */
-const struct expert_view *cuda_expert_table(struct cuda_backend *cuda, int32_t experts, const struct weight *const *w1,
-                                            const struct weight *const *w2, const struct weight *const *w3,
-                                            qr_error *err);
+const struct expert_table *cuda_expert_table(struct cuda_backend *cuda, int32_t experts, const struct weight *const *w1,
+                                             const struct weight *const *w2, const struct weight *const *w3,
+                                             qr_error *err);
+
+void cuda_expert_forget(struct cuda_backend *cuda, const struct weight *w);
 
 #define CUDA_OPERATOR(NAME) qr_status cuda_##NAME(struct backend *b, const struct op_##NAME *op, qr_error *err);
 QR_OPERATORS(CUDA_OPERATOR)

@@ -145,6 +145,18 @@ static __device__ inline void stream_store(const struct streams &x, int64_t i, f
         ((float *)x.data)[i] = value;
 }
 
+/* Four values from i on; data on 16 bytes (is_wide), i a multiple of 4. */
+static __device__ inline float4 load_four(bool bf16, const void *data, int64_t i)
+{
+    if (!bf16)
+        return *(const float4 *)(const void *)((const float *)data + i);
+    uint2 v = *(const uint2 *)(const void *)((const uint16_t *)data + i);
+    return make_float4(__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xFFFF0000), __uint_as_float(v.y << 16),
+                       __uint_as_float(v.y & 0xFFFF0000));
+}
+
+static inline bool is_wide(const void *data) { return (uintptr_t)data % 16 == 0; }
+
 /* ---- a block of threads ---- */
 
 static __device__ inline int lane_of() { return threadIdx.x % WARP; }
@@ -365,29 +377,60 @@ static __device__ inline float container_value(enum row_format format, const str
 
 /* ---- starting kernels ---- */
 
-/* Lets a kernel have `bytes` of dynamic shared memory. */
-template <typename Kernel> static inline cudaError_t allow_shared(Kernel kernel, size_t bytes)
+/* Every kernel begins with this, or does before it only what needs no earlier kernel: where the device can, a kernel is
+ * started while the one before it ends, and waits here until that is done; then the next may be started. */
+static __device__ inline void await_earlier(void)
 {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+/* Lets a kernel have `bytes` of dynamic shared memory; asked of the driver once, for all it can have. */
+static inline cudaError_t allow_shared(struct cuda_backend *cuda, const void *kernel, size_t bytes)
+{
+    int i = 0;
     if (bytes <= 48 << 10)
         return cudaSuccess;
-    return cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    while (i < MOST_ALLOWED && cuda->allowed[i] && cuda->allowed[i] != kernel)
+        i++;
+    if (i < MOST_ALLOWED && cuda->allowed[i] == kernel)
+        return bytes <= cuda->most_shared ? cudaSuccess : cudaErrorInvalidValue;
+    cudaFuncAttributes own;
+    cudaError_t status = cudaFuncGetAttributes(&own, kernel);
+    if (status == cudaSuccess)
+        status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      (int)(cuda->most_shared - own.sharedSizeBytes));
+    if (status == cudaSuccess && i < MOST_ALLOWED)
+        cuda->allowed[i] = kernel;
+    return status;
 }
 
 /* LAUNCH(name, kernel, grid, threads, shared bytes, arguments...): an empty grid is no work. Returns on failure. */
-#define LAUNCH(name, kernel, grid, threads, shared, ...)                                \
-    do {                                                                                \
-        dim3 launch_grid_(grid);                                                        \
-        if (launch_grid_.x == 0 || launch_grid_.y == 0)                                 \
-            break;                                                                      \
-        qr_status launch_status_ = cuda_enter(cuda_of(b), err);                         \
-        if (launch_status_ == QR_OK)                                                    \
-            launch_status_ = cuda_check(allow_shared(kernel, shared), name, err);       \
-        if (launch_status_ == QR_OK) {                                                  \
-            kernel<<<launch_grid_, threads, shared, cuda_of(b)->stream>>>(__VA_ARGS__); \
-            launch_status_ = cuda_started(name, err);                                   \
-        }                                                                               \
-        if (launch_status_ != QR_OK)                                                    \
-            return launch_status_;                                                      \
+#define LAUNCH(name, kernel, grid, threads, shared, ...)                                                      \
+    do {                                                                                                      \
+        dim3 launch_grid_(grid);                                                                              \
+        if (launch_grid_.x == 0 || launch_grid_.y == 0)                                                       \
+            break;                                                                                            \
+        qr_status launch_status_ = cuda_enter(cuda_of(b), err);                                               \
+        if (launch_status_ == QR_OK)                                                                          \
+            launch_status_ = cuda_check(allow_shared(cuda_of(b), (const void *)(kernel), shared), name, err); \
+        if (launch_status_ == QR_OK) {                                                                        \
+            cudaLaunchAttribute early_ = {};                                                                  \
+            cudaLaunchConfig_t launch_ = {};                                                                  \
+            early_.id = cudaLaunchAttributeProgrammaticStreamSerialization;                                   \
+            early_.val.programmaticStreamSerializationAllowed = 1;                                            \
+            launch_.gridDim = launch_grid_;                                                                   \
+            launch_.blockDim = dim3(threads);                                                                 \
+            launch_.dynamicSmemBytes = shared;                                                                \
+            launch_.stream = cuda_of(b)->stream;                                                              \
+            launch_.attrs = &early_;                                                                          \
+            launch_.numAttrs = cuda_of(b)->starts_early ? 1 : 0;                                              \
+            launch_status_ = cuda_check(cudaLaunchKernelEx(&launch_, kernel, __VA_ARGS__), name, err);        \
+        }                                                                                                     \
+        if (launch_status_ != QR_OK)                                                                          \
+            return launch_status_;                                                                            \
     } while (0)
 
 #endif

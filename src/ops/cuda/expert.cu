@@ -20,8 +20,10 @@ struct expert_work {
     struct row_list rows;
     int32_t offset, routes, places, hidden, inner;
     int32_t item_size, most_items;
-    int64_t x_width, h_width; /* columns of arranged rows */
-    uint16_t *x, *h, *arranged;
+    struct weight_view up, down; /* the shapes of w1 and w3, and of w2 */
+    bool quantized_up;           /* h is quantized where it is made */
+    int64_t x_width, h_width;    /* columns of rows of x and of quantized h */
+    uint16_t *x, *h, *quantized;
     struct visit *visits;
     struct item *items;
     int32_t *item_count, *trouble;
@@ -49,50 +51,76 @@ static __device__ int32_t expert_of(const struct expert_work &w, int64_t place)
     return expert_at(w.op, w.experts, place, w.trouble);
 }
 
-/* Sorts visits by expert and cuts them into items: one block. The order inside an expert changes no result. */
-static __global__ void sort_visits(struct expert_work w)
+/* Sums over the threads before this one, for two numbers packed into one; the total in *all. */
+static __device__ unsigned long long sum_before(unsigned long long x, unsigned long long *all)
+{
+    __shared__ unsigned long long warp_total[WARP];
+    unsigned long long sum = x;
+    for (int o = 1; o < WARP; o *= 2) {
+        unsigned long long other = __shfl_up_sync(ALL_LANES, sum, o);
+        sum += lane_of() >= o ? other : 0;
+    }
+    if (lane_of() == WARP - 1)
+        warp_total[warp_of()] = sum;
+    __syncthreads();
+    unsigned long long before = 0, total = 0;
+    for (int w = 0; w < warps_of(); w++) {
+        before += w < warp_of() ? warp_total[w] : 0;
+        total += warp_total[w];
+    }
+    *all = total;
+    return before + sum - x;
+}
+
+enum { SORT_THREADS = MOST_EXPERTS };
+
+/* Sorts visits by expert and cuts them into items: one block, a thread an expert. The order inside an expert changes no
+ * result. */
+static __device__ void sort_visits(const struct expert_work &w)
 {
     __shared__ int32_t count[MOST_EXPERTS], next[MOST_EXPERTS];
-    for (int e = threadIdx.x; e < w.op.experts; e += blockDim.x)
-        count[e] = 0;
+    int own = threadIdx.x;
+    count[own] = 0;
     __syncthreads();
-    for (int i = threadIdx.x; i < w.places; i += blockDim.x) {
+    for (int i = own; i < w.places; i += SORT_THREADS) {
         int32_t e = expert_of(w, row_of(w, i / w.routes) * w.routes + i % w.routes);
         if (e >= 0)
             atomicAdd(&count[e], 1);
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
-        int32_t first = 0, items = 0;
-        for (int e = 0; e < w.op.experts; e++) {
-            next[e] = first;
-            for (int32_t done = 0; done < count[e]; done += w.item_size) {
-                int32_t n = count[e] - done < w.item_size ? count[e] - done : w.item_size;
-                w.items[items++] = (struct item){e, first + done, n};
-            }
-            first += count[e];
-        }
-        *w.item_count = items;
-    }
+    int32_t mine = count[own], cuts = (mine + w.item_size - 1) / w.item_size;
+    unsigned long long all, before = sum_before((unsigned long long)cuts << 32 | (uint32_t)mine, &all);
+    int32_t first = (int32_t)(uint32_t)before, item = (int32_t)(before >> 32);
+    next[own] = first;
+    for (int32_t done = 0; done < mine; done += w.item_size)
+        w.items[item++] = {own, first + done, mine - done < w.item_size ? mine - done : w.item_size};
+    if (own == 0)
+        *w.item_count = (int32_t)(all >> 32);
     __syncthreads();
-    for (int i = threadIdx.x; i < w.places; i += blockDim.x) {
+    for (int i = own; i < w.places; i += SORT_THREADS) {
         int64_t place = row_of(w, i / w.routes) * w.routes + i % w.routes;
         int32_t e = expert_of(w, place);
         if (e >= 0)
-            w.visits[atomicAdd(&next[e], 1)] = (struct visit){i / w.routes, (int32_t)place};
+            w.visits[atomicAdd(&next[e], 1)] = {i / w.routes, (int32_t)place};
     }
 }
 
-static __global__ void arrange_rows(struct expert_work w, enum weight_format format)
+/* Block 0 sorts; the others bring a row each to bf16. */
+static __global__ void __launch_bounds__(SORT_THREADS) begin_kernel(struct expert_work w)
 {
+    await_earlier();
+    if (blockIdx.x == 0) {
+        sort_visits(w);
+        return;
+    }
     const struct activation &in = w.op.x;
-    int64_t first = row_of(w, blockIdx.x) * in.cols;
-    uint16_t *to = w.x + blockIdx.x * w.x_width;
-    for (int64_t c = threadIdx.x; c < w.x_width; c += THREADS) {
+    int64_t i = blockIdx.x - 1, first = row_of(w, i) * in.cols;
+    uint16_t *to = w.x + i * w.x_width;
+    for (int64_t c = threadIdx.x; c < w.x_width; c += SORT_THREADS) {
         float v = c < in.cols ? e4m3_value(((const uint8_t *)in.codes)[first + c]) *
                                     e8m0_value(((const uint8_t *)in.scales)[(first + c) / in.block])
                               : 0.0f;
-        to[arranged_column(format, c)] = bf16_bits(v);
+        to[c] = bf16_bits(v);
     }
 }
 
@@ -106,114 +134,174 @@ static __device__ float swiglu(float g, float u, float limit)
     return g * sigmoid_of(g) * u;
 }
 
-/* h = bf(swiglu(bf(w1 x), bf(w3 x)) omega) of a tile of inner columns. */
-template <int FORMAT, int TOKENS>
-static __global__ void __launch_bounds__(PRODUCT_THREADS) up_kernel(struct expert_work w)
+/* What w2's quantizer leaves of a value, as bf16: exact. */
+static __device__ uint16_t on_q8_grid(float h, float scale)
 {
-    __shared__ struct tile_sums<TOKENS> sums[2];
-    if ((int)blockIdx.y >= *w.item_count)
-        return;
-    struct item item = w.items[blockIdx.y];
-    const struct expert_view &expert = w.experts[item.expert];
-    int first = blockIdx.x * TILE_ROWS, from, to;
-    const uint16_t *x[TOKENS];
-
-#pragma unroll
-    for (int j = 0; j < TOKENS; j++) {
-        int v = j * TILE_TOKENS + lane_of() / 4;
-        x[j] = w.x + w.visits[item.first + (v < item.count ? v : item.count - 1)].row * w.x_width;
-    }
-    {
-        float acc[TOKENS][4] = {};
-        split_of<FORMAT>(expert.w1, warp_of(), &from, &to);
-        accumulate<FORMAT, TOKENS>(expert.w1, first, w.inner, from, to, x, acc);
-        put_sums<TOKENS>(sums[0], acc);
-    }
-    {
-        float acc[TOKENS][4] = {};
-        accumulate<FORMAT, TOKENS>(expert.w3, first, w.inner, from, to, x, acc);
-        put_sums<TOKENS>(sums[1], acc);
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < TOKENS * TILE_TOKENS * TILE_ROWS; i += PRODUCT_THREADS) {
-        int r = i % TILE_ROWS, v = i / TILE_ROWS;
-        if (v >= item.count || first + r >= w.inner)
-            continue;
-        float g = round_bf16(sum_of<TOKENS>(sums[0], expert.w1.row_parallel, v, r));
-        float u = round_bf16(sum_of<TOKENS>(sums[1], expert.w3.row_parallel, v, r));
-        float h = swiglu(g, u, w.op.swiglu_limit);
-        if (w.op.weight)
-            h *= w.op.weight[w.visits[item.first + v].place];
-        w.h[(int64_t)(item.first + v) * w.inner + first + r] = bf16_bits(h);
-    }
+    return bf16_bits(e4m3_value(e4m3_code(h / scale)) * scale);
 }
 
-/* What w2's quantizer leaves of h, as bf16 in the order of w2: exact. */
-static __global__ void quantize_h(struct expert_work w, enum weight_format format, int32_t block)
+/* h = bf(swiglu(bf(w1 x), bf(w3 x)) omega) of a tile of inner columns. Where a tile is a block of w2's quantizer, what
+ * that leaves of h. */
+template <int TOKENS> struct up_work {
+    enum { WEIGHTS_FIRST = 0 };
+    const struct expert_work &w;
+    struct place {
+        struct item item;
+        int32_t tile;
+        const struct expert_view *expert;
+    };
+    __device__ int tiles() const { return (w.inner + TILE_ROWS - 1) / TILE_ROWS; }
+    __device__ int units() const { return *w.item_count * tiles(); }
+    __device__ const struct weight_view &shape() const { return w.up; }
+    __device__ place find(int unit) const
+    {
+        place at;
+        at.item = w.items[unit / tiles()];
+        at.tile = unit % tiles();
+        at.expert = w.experts + at.item.expert;
+        return at;
+    }
+    __device__ const struct weight_view &weight(const place &at, int r) const
+    {
+        return r ? at.expert->w3 : at.expert->w1;
+    }
+    __device__ const uint16_t *row(const place &at, int token) const
+    {
+        return token < at.item.count ? w.x + w.visits[at.item.first + token].row * w.x_width : NULL;
+    }
+    __device__ void finish(const place &at, const struct tile_sums<TOKENS> *sums) const
+    {
+        for (int i = threadIdx.x; i < at.item.count * TILE_ROWS; i += PRODUCT_THREADS) {
+            int r = i % TILE_ROWS, v = i / TILE_ROWS, column = at.tile * TILE_ROWS + r;
+            int64_t visit = at.item.first + v;
+            float g = round_bf16(sum_of<TOKENS>(sums[0], w.up.row_parallel, v, r));
+            float u = round_bf16(sum_of<TOKENS>(sums[1], w.up.row_parallel, v, r));
+            float h = swiglu(g, u, w.op.swiglu_limit);
+            if (w.op.weight)
+                h *= w.op.weight[w.visits[visit].place];
+            h = column < w.inner ? round_bf16(h) : 0.0f;
+            if (!w.quantized_up) {
+                if (column < w.inner)
+                    w.h[visit * w.inner + column] = bf16_bits(h);
+                continue;
+            }
+            float s = e8m0_value(q8_scale(warp_max(fabsf(h)))); /* a warp holds the 32 columns of one visit */
+            w.quantized[visit * w.h_width + column] = on_q8_grid(h, s);
+        }
+    }
+};
+
+/* The quantizer of h where its blocks are wider than a tile. */
+static __global__ void quantize_h(struct expert_work w, int32_t block)
 {
+    await_earlier();
     const uint16_t *h = w.h + (int64_t)blockIdx.x * w.inner;
-    uint16_t *to = w.arranged + blockIdx.x * w.h_width;
+    uint16_t *to = w.quantized + blockIdx.x * w.h_width;
     for (int b = warp_of(); b < w.inner / block; b += warps_of()) {
         float largest = 0;
         for (int i = lane_of(); i < block; i += WARP)
             largest = fmaxf(largest, fabsf(bf16_value(h[b * block + i])));
         float s = e8m0_value(q8_scale(warp_max(largest)));
-        for (int i = lane_of(); i < block; i += WARP) {
-            int c = b * block + i;
-            to[arranged_column(format, c)] = bf16_bits(e4m3_value(e4m3_code(bf16_value(h[c]) / s)) * s);
-        }
+        for (int i = lane_of(); i < block; i += WARP)
+            to[b * block + i] = on_q8_grid(bf16_value(h[b * block + i]), s);
     }
     for (int64_t c = w.inner + threadIdx.x; c < w.h_width; c += THREADS)
-        to[arranged_column(format, c)] = 0;
+        to[c] = 0;
 }
 
-template <int FORMAT, int TOKENS>
-static __global__ void __launch_bounds__(PRODUCT_THREADS) down_kernel(struct expert_work w)
-{
-    __shared__ struct tile_sums<TOKENS> sums;
-    if ((int)blockIdx.y >= *w.item_count)
-        return;
-    struct item item = w.items[blockIdx.y];
-    const struct weight_view &w2 = w.experts[item.expert].w2;
-    int first = blockIdx.x * TILE_ROWS, from, to;
-    const uint16_t *x[TOKENS];
-    float acc[TOKENS][4] = {};
+template <int TOKENS> struct down_work {
+    enum { WEIGHTS_FIRST = 0 };
+    const struct expert_work &w;
+    struct place {
+        struct item item;
+        int32_t tile;
+        const struct expert_view *expert;
+    };
+    __device__ int tiles() const { return (w.hidden + TILE_ROWS - 1) / TILE_ROWS; }
+    __device__ int units() const { return *w.item_count * tiles(); }
+    __device__ const struct weight_view &shape() const { return w.down; }
+    __device__ place find(int unit) const
+    {
+        place at;
+        at.item = w.items[unit / tiles()];
+        at.tile = unit % tiles();
+        at.expert = w.experts + at.item.expert;
+        return at;
+    }
+    __device__ const struct weight_view &weight(const place &at, int) const { return at.expert->w2; }
+    __device__ const uint16_t *row(const place &at, int token) const
+    {
+        return token < at.item.count ? w.quantized + (int64_t)(at.item.first + token) * w.h_width : NULL;
+    }
+    __device__ void finish(const place &at, const struct tile_sums<TOKENS> *sums) const
+    {
+        for (int i = threadIdx.x; i < at.item.count * TILE_ROWS; i += PRODUCT_THREADS) {
+            int r = i % TILE_ROWS, v = i / TILE_ROWS, column = at.tile * TILE_ROWS + r;
+            if (column < w.hidden)
+                ((uint16_t *)w.op.out)[(int64_t)w.visits[at.item.first + v].place * w.hidden + column] =
+                    bf16_bits(sum_of<TOKENS>(sums[0], w.down.row_parallel, v, r));
+        }
+    }
+};
 
-#pragma unroll
-    for (int j = 0; j < TOKENS; j++) {
-        int v = j * TILE_TOKENS + lane_of() / 4;
-        x[j] = w.arranged + (int64_t)(item.first + (v < item.count ? v : item.count - 1)) * w.h_width;
-    }
-    split_of<FORMAT>(w2, warp_of(), &from, &to);
-    accumulate<FORMAT, TOKENS>(w2, first, w.hidden, from, to, x, acc);
-    put_sums<TOKENS>(sums, acc);
-    __syncthreads();
-    for (int i = threadIdx.x; i < TOKENS * TILE_TOKENS * TILE_ROWS; i += PRODUCT_THREADS) {
-        int r = i % TILE_ROWS, v = i / TILE_ROWS;
-        if (v < item.count && first + r < w.hidden)
-            ((uint16_t *)w.op.out)[(int64_t)w.visits[item.first + v].place * w.hidden + first + r] =
-                bf16_bits(sum_of<TOKENS>(sums, w2.row_parallel, v, r));
-    }
+template <int FORMAT, int TOKENS, bool LARGE>
+static __global__ void __launch_bounds__(PRODUCT_THREADS, (product_residents<TOKENS, 2, FORMAT>()))
+    up_kernel(const __grid_constant__ struct expert_work w)
+{
+    await_earlier();
+    stream_tiles<FORMAT, 2, TOKENS, LARGE>(up_work<TOKENS>{w});
 }
 
-template <int FORMAT> static qr_status start_up(struct backend *b, const struct expert_work *w, qr_error *err)
+template <int FORMAT, int TOKENS, bool LARGE>
+static __global__ void __launch_bounds__(PRODUCT_THREADS, (product_residents<TOKENS, 1, FORMAT>()))
+    down_kernel(const __grid_constant__ struct expert_work w)
 {
-    dim3 grid((w->inner + TILE_ROWS - 1) / TILE_ROWS, w->most_items);
-    if (w->item_size == TILE_TOKENS)
-        LAUNCH("expert", (up_kernel<FORMAT, 1>), grid, PRODUCT_THREADS, 0, *w);
-    else
-        LAUNCH("expert", (up_kernel<FORMAT, 2>), grid, PRODUCT_THREADS, 0, *w);
+    await_earlier();
+    stream_tiles<FORMAT, 1, TOKENS, LARGE>(down_work<TOKENS>{w});
+}
+
+static unsigned blocks_for(struct backend *b, const struct expert_work *w, int columns, int residents)
+{
+    int64_t units = (int64_t)w->most_items * ((columns + TILE_ROWS - 1) / TILE_ROWS);
+    int64_t most = (int64_t)cuda_of(b)->processors * residents;
+    return (unsigned)(units < most ? units : most);
+}
+
+template <int FORMAT, int TOKENS, bool LARGE>
+static qr_status start_up(struct backend *b, const struct expert_work *w, qr_error *err)
+{
+    LAUNCH("expert", (up_kernel<FORMAT, TOKENS, LARGE>),
+           blocks_for(b, w, w->inner, product_residents<TOKENS, 2, FORMAT>()), PRODUCT_THREADS,
+           (product_shared<TOKENS, 2, FORMAT>()), *w);
     return QR_OK;
 }
 
-template <int FORMAT> static qr_status start_down(struct backend *b, const struct expert_work *w, qr_error *err)
+template <int FORMAT, int TOKENS, bool LARGE>
+static qr_status start_down(struct backend *b, const struct expert_work *w, qr_error *err)
 {
-    dim3 grid((w->hidden + TILE_ROWS - 1) / TILE_ROWS, w->most_items);
-    if (w->item_size == TILE_TOKENS)
-        LAUNCH("expert", (down_kernel<FORMAT, 1>), grid, PRODUCT_THREADS, 0, *w);
-    else
-        LAUNCH("expert", (down_kernel<FORMAT, 2>), grid, PRODUCT_THREADS, 0, *w);
+    LAUNCH("expert", (down_kernel<FORMAT, TOKENS, LARGE>),
+           blocks_for(b, w, w->hidden, product_residents<TOKENS, 1, FORMAT>()), PRODUCT_THREADS,
+           (product_shared<TOKENS, 1, FORMAT>()), *w);
     return QR_OK;
+}
+
+/* How many visits a block takes together changes no bit. */
+template <int FORMAT> static qr_status choose_up(struct backend *b, const struct expert_work *w, qr_error *err)
+{
+    if (w->up.large_scales)
+        return start_up<FORMAT, 2, true>(b, w, err);
+    return w->item_size == TILE_TOKENS       ? start_up<FORMAT, 1, false>(b, w, err)
+           : w->item_size == 2 * TILE_TOKENS ? start_up<FORMAT, 2, false>(b, w, err)
+                                             : start_up<FORMAT, 4, false>(b, w, err);
+}
+
+template <int FORMAT> static qr_status choose_down(struct backend *b, const struct expert_work *w, qr_error *err)
+{
+    if (w->down.large_scales)
+        return start_down<FORMAT, 2, true>(b, w, err);
+    return w->item_size == TILE_TOKENS       ? start_down<FORMAT, 1, false>(b, w, err)
+           : w->item_size == 2 * TILE_TOKENS ? start_down<FORMAT, 2, false>(b, w, err)
+                                             : start_down<FORMAT, 4, false>(b, w, err);
 }
 
 /* Bytes of scratch that one row of the list takes. */
@@ -240,31 +328,54 @@ static void place_work(struct expert_work *w, int64_t rows, uint8_t *scratch)
     w->items = (struct item *)carve(&scratch, places * (int64_t)sizeof *w->items);
     w->x = (uint16_t *)carve(&scratch, rows * w->x_width * 2);
     w->h = (uint16_t *)carve(&scratch, places * w->inner * 2);
-    w->arranged = (uint16_t *)carve(&scratch, places * w->h_width * 2);
+    w->quantized = (uint16_t *)carve(&scratch, places * w->h_width * 2);
 }
 
 static qr_status run_band(struct backend *b, struct expert_work *w, enum weight_format up, enum weight_format down,
                           qr_error *err)
 {
+    int64_t each;
     w->places = w->rows.count * w->routes;
-    w->item_size = w->places > 16 * w->op.experts ? 2 * TILE_TOKENS : TILE_TOKENS;
+    each = w->places / w->op.experts;
+    w->item_size = (each > 3 * TILE_TOKENS ? 4 : each > TILE_TOKENS ? 2 : 1) * TILE_TOKENS;
+    bool fits = product_shared<4, 2, WEIGHT_FP8>() <= cuda_of(b)->most_shared;
+    if (w->up.large_scales || w->down.large_scales || (w->item_size > 2 * TILE_TOKENS && !fits))
+        w->item_size = 2 * TILE_TOKENS;
     w->most_items = w->places / w->item_size + w->op.experts;
     w->most_items = w->most_items < w->places ? w->most_items : w->places;
-    LAUNCH("expert", sort_visits, 1, 512, 0, *w);
-    LAUNCH("expert", arrange_rows, w->rows.count, THREADS, 0, *w, up);
-    qr_status st = up == WEIGHT_FP8 ? start_up<WEIGHT_FP8>(b, w, err) : start_up<WEIGHT_FP4>(b, w, err);
+    LAUNCH("expert", begin_kernel, w->rows.count + 1, SORT_THREADS, 0, *w);
+    qr_status st = up == WEIGHT_FP8 ? choose_up<WEIGHT_FP8>(b, w, err) : choose_up<WEIGHT_FP4>(b, w, err);
     if (st != QR_OK)
         return st;
-    LAUNCH("expert", quantize_h, w->places, THREADS, 0, *w, down, w->op.x.block);
-    return down == WEIGHT_FP8 ? start_down<WEIGHT_FP8>(b, w, err) : start_down<WEIGHT_FP4>(b, w, err);
+    if (!w->quantized_up)
+        LAUNCH("expert", quantize_h, w->places, THREADS, 0, *w, w->op.x.block);
+    return down == WEIGHT_FP8 ? choose_down<WEIGHT_FP8>(b, w, err) : choose_down<WEIGHT_FP4>(b, w, err);
+}
+
+/* The shape that all experts share; a large scale in one of them counts for all. */
+static struct weight_view shape_of(const struct op_expert *op, const struct weight *const *w)
+{
+    struct weight_view shape = {.values = NULL};
+    for (int32_t e = 0; e < op->experts; e++) {
+        if (!w[e])
+            continue;
+        bool large = shape.large_scales || w[e]->view.large_scales;
+        shape = w[e]->view;
+        shape.large_scales = large;
+    }
+    return shape;
 }
 
 static qr_status matrix_expert(struct backend *b, const struct op_expert *op, struct expert_work *w,
                                const struct weight *w1, const struct weight *w2, qr_error *err)
 {
     enum weight_format up = w1->spec.format, down = w2->spec.format;
-    w->x_width = arranged_columns(w1);
-    w->h_width = arranged_columns(w2);
+    w->x_width = row_width(w1);
+    w->h_width = row_width(w2);
+    w->up = shape_of(op, op->w1);
+    w->up.large_scales |= shape_of(op, op->w3).large_scales;
+    w->down = shape_of(op, op->w2);
+    w->quantized_up = op->x.block == TILE_ROWS;
     int64_t most = (SCRATCH_BYTES - 4096) / row_bytes(w);
     if (most < 1)
         return qr_fail(err, QR_UNSUPPORTED, "expert: a row of %lld bytes is more than its scratch holds",
@@ -314,6 +425,7 @@ static __device__ int64_t int8_place(const struct int8_work &w, int64_t i, int32
 
 static __global__ void int8_up(struct int8_work w)
 {
+    await_earlier();
     int64_t i = blockIdx.y, n = (int64_t)blockIdx.x * (THREADS / WARP) + warp_of();
     int32_t e;
     int64_t row = int8_place(w, i, &e) / w.routes;
@@ -328,6 +440,7 @@ static __global__ void int8_up(struct int8_work w)
 
 static __global__ void int8_quantize(struct int8_work w)
 {
+    await_earlier();
     int64_t i = blockIdx.x;
     int32_t e;
     int64_t place = int8_place(w, i, &e);
@@ -337,6 +450,7 @@ static __global__ void int8_quantize(struct int8_work w)
 
 static __global__ void int8_down(struct int8_work w)
 {
+    await_earlier();
     int64_t i = blockIdx.y, n = (int64_t)blockIdx.x * (THREADS / WARP) + warp_of();
     int32_t e;
     int64_t place = int8_place(w, i, &e);
@@ -417,9 +531,10 @@ qr_status cuda_expert(struct backend *b, const struct op_expert *op, qr_error *e
     if (op->rows.count == 0)
         return QR_OK;
     struct expert_work w = {.op = *op};
-    w.experts = cuda_expert_table(cuda_of(b), op->experts, op->w1, op->w2, op->w3, err);
-    if (!w.experts)
+    const struct expert_table *table = cuda_expert_table(cuda_of(b), op->experts, op->w1, op->w2, op->w3, err);
+    if (!table)
         return err ? err->status : QR_INTERNAL;
+    w.experts = table->device;
     w.routes = op->idx ? op->active : 1;
     w.hidden = op->w2[model]->spec.n;
     w.inner = op->w1[model]->spec.n;
@@ -438,6 +553,7 @@ enum { MOST_ACTIVE = 64 };
  * order. */
 static __global__ void combine_kernel(struct op_combine op)
 {
+    await_earlier();
     __shared__ int order[MOST_ACTIVE];
     int64_t row = row_at(op.rows, blockIdx.x), d = op.hidden;
     const int32_t *idx = op.idx + row * op.active;
@@ -450,8 +566,9 @@ static __global__ void combine_kernel(struct op_combine op)
     __syncthreads();
     const uint16_t *routed = (const uint16_t *)op.routed + row * op.active * d;
     const uint16_t *shared = (const uint16_t *)op.shared + row * d;
-    for (int64_t c = threadIdx.x; c < d; c += THREADS) {
+    for (int64_t c = (int64_t)blockIdx.y * THREADS + threadIdx.x; c < d; c += (int64_t)gridDim.y * THREADS) {
         float y = op.w8a8 ? bf16_value(shared[c]) : 0.0f;
+#pragma unroll 8
         for (int n = 0; n < op.active; n++)
             y += bf16_value(routed[order[n] * d + c]);
         if (!op.w8a8)
@@ -464,6 +581,7 @@ qr_status cuda_combine(struct backend *b, const struct op_combine *op, qr_error 
 {
     if (op->active > MOST_ACTIVE)
         return qr_fail(err, QR_UNSUPPORTED, "combine: %d experts a row, wanted at most %d", op->active, MOST_ACTIVE);
-    LAUNCH("combine", combine_kernel, op->rows.count, THREADS, 0, *op);
+    LAUNCH("combine", combine_kernel,
+           dim3(op->rows.count, op->rows.count <= 256 ? (op->hidden + THREADS - 1) / THREADS : 1), THREADS, 0, *op);
     return QR_OK;
 }

@@ -9,6 +9,7 @@ enum { THREADS = 256, WARPS = THREADS / WARP };
 
 static __global__ void index_query_kernel(struct op_index_query op, struct step step, struct rope_view rope)
 {
+    await_earlier();
     extern __shared__ double shared[];
     __shared__ float table[2 * MAX_ROPE_PAIRS];
     int64_t row = row_at(op.rows, blockIdx.x);
@@ -131,6 +132,7 @@ static __device__ inline float score_term(enum score_mode mode, float d, float w
  * INT8: (sum_h max(0, f32(q_h k) sigma_h) w_h) sigma of the key      (v4-model.md 7.4) */
 static __global__ void score_kernel(struct scoring s)
 {
+    await_earlier();
     extern __shared__ uint16_t shared_q[];
     const struct op_index_select &op = s.op;
     int pitch = s.dim + 8, group = lane_of() / 4, pair = lane_of() % 4 * 2;
@@ -206,6 +208,7 @@ static __global__ void score_kernel(struct scoring s)
 /* The largest score of each block of rows; the newest visible block always counts (6.4). */
 static __global__ void block_kernel(struct scoring s)
 {
+    await_earlier();
     int64_t row = row_of(s, blockIdx.y);
     int visible = visible_of(s, row), size = s.op.block_size, block = blockIdx.x * THREADS + threadIdx.x;
     const float *scores = s.scores + blockIdx.y * s.stride;
@@ -342,6 +345,7 @@ static __device__ int keep_best(const float *scores, int n, int k, bool by_score
 
 static __global__ void __launch_bounds__(SELECT_THREADS) select_kernel(struct scoring s)
 {
+    await_earlier();
     int64_t row = row_of(s, blockIdx.x);
     int visible = visible_of(s, row), n = visible < s.stride ? visible : (int)s.stride;
     int kept = keep_best(s.scores + blockIdx.x * s.stride, n, s.op.topk, s.op.order == SELECTION_BY_SCORE,
@@ -352,6 +356,7 @@ static __global__ void __launch_bounds__(SELECT_THREADS) select_kernel(struct sc
 
 static __global__ void __launch_bounds__(SELECT_THREADS) select_blocks_kernel(struct scoring s)
 {
+    await_earlier();
     int64_t row = row_of(s, blockIdx.x);
     int visible = visible_of(s, row), n = visible < s.stride ? visible : (int)s.stride;
     int kept = keep_best(s.block_scores + blockIdx.x * s.block_stride, (n + s.op.block_size - 1) / s.op.block_size,

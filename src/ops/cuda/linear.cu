@@ -18,98 +18,140 @@ static struct row_list band_of(struct row_list rows, int64_t first, int64_t most
 
 struct product {
     struct weight_view w;
-    const uint16_t *x; /* [tokens][pieces][width], arranged */
-    int64_t width;
+    const uint16_t *x; /* row of token i, piece p: x + row * stride + p * piece_stride */
+    int64_t stride, piece_stride;
+    bool listed; /* rows of x stand where the list says, else one behind the other */
     struct row_list rows;
     int32_t offset, pieces, columns; /* columns: of one piece of the output */
+    int32_t tiles;                   /* of a piece */
     bool groups;                     /* piece p multiplies its own rows of W */
     struct activation out;
 };
 
-/* Columns of a piece of a row as bf16, in the order of the weight's format, zeros behind them. */
-static __global__ void arrange_kernel(struct activation in, struct row_list rows, int32_t offset, int32_t k,
-                                      int64_t width, enum weight_format format, uint16_t *out)
+static __device__ int64_t output_row(const struct product &p, int token)
 {
+    return row_at(p.rows, token) + (p.rows.index ? 0 : p.offset);
+}
+
+/* Columns of a piece of a row as bf16, zeros behind them. */
+static __global__ void widen_kernel(struct activation in, struct row_list rows, int32_t offset, int32_t k,
+                                    int64_t width, uint16_t *out)
+{
+    await_earlier();
     int64_t row = row_at(rows, blockIdx.x) + (rows.index ? 0 : offset);
     int64_t pieces = gridDim.y, piece = blockIdx.y, first = row * in.cols + piece * k;
     uint16_t *to = out + (blockIdx.x * pieces + piece) * width;
-    for (int64_t c = threadIdx.x; c < width; c += THREADS) {
+    for (int64_t c = blockIdx.z * THREADS + threadIdx.x; c < width; c += gridDim.z * THREADS) {
         uint16_t bits = 0;
         if (c < k && in.format == ACT_BF16)
             bits = ((const uint16_t *)in.codes)[first + c];
         else if (c < k)
             bits = bf16_bits(e4m3_value(((const uint8_t *)in.codes)[first + c]) *
                              e8m0_value(((const uint8_t *)in.scales)[(first + c) / in.block]));
-        to[arranged_column(format, c)] = bits;
+        to[c] = bits;
     }
 }
 
-template <int FORMAT, int TOKENS>
-static __global__ void __launch_bounds__(PRODUCT_THREADS) product_kernel(struct product p)
+/* Units are the tiles of a piece that one group of 8 * TOKENS rows multiplies. */
+template <int TOKENS> struct linear_work {
+    enum { WEIGHTS_FIRST = 1 };
+    const struct product &p;
+    struct place {
+        int32_t tile, piece, first; /* first: row of W at which the piece begins */
+    };
+    __device__ int units() const { return p.tiles * p.pieces; }
+    __device__ const struct weight_view &shape() const { return p.w; }
+    __device__ place find(int unit) const
+    {
+        place at = {unit % p.tiles, unit / p.tiles, 0};
+        int last = (p.w.n + TILE_ROWS - 1) / TILE_ROWS - 1;
+        at.first = p.groups ? at.piece * p.columns : 0;
+        at.tile += at.first / TILE_ROWS;
+        at.tile = at.tile < last ? at.tile : last;
+        return at;
+    }
+    __device__ const struct weight_view &weight(const place &, int) const { return p.w; }
+    __device__ const uint16_t *row(const place &at, int token) const
+    {
+        token += blockIdx.y * TOKENS * TILE_TOKENS;
+        if (token >= p.rows.count)
+            return NULL;
+        return p.x + (p.listed ? output_row(p, token) : token) * p.stride + at.piece * p.piece_stride;
+    }
+    __device__ void finish(const place &at, const struct tile_sums<TOKENS> *sums) const
+    {
+        for (int i = threadIdx.x; i < TOKENS * TILE_TOKENS * TILE_ROWS; i += PRODUCT_THREADS) {
+            int r = i % TILE_ROWS, t = i / TILE_ROWS, token = blockIdx.y * TOKENS * TILE_TOKENS + t;
+            int column = at.tile * TILE_ROWS + r - at.first;
+            if (token < p.rows.count && column >= 0 && column < p.columns)
+                act_store(p.out, output_row(p, token), (int64_t)at.piece * p.columns + column,
+                          sum_of<TOKENS>(*sums, p.w.row_parallel, t, r));
+        }
+    }
+};
+
+template <int FORMAT, int TOKENS, bool LARGE>
+static __global__ void __launch_bounds__(PRODUCT_THREADS, (product_residents<TOKENS, 1, FORMAT>()))
+    product_kernel(const __grid_constant__ struct product p)
 {
-    __shared__ struct tile_sums<TOKENS> sums;
-    int tiles = (p.columns + TILE_ROWS - 1) / TILE_ROWS, tile = blockIdx.x % tiles, piece = blockIdx.x / tiles;
-    int first_token = blockIdx.y * TOKENS * TILE_TOKENS, first_column = tile * TILE_ROWS, from, to;
-    int64_t base = p.groups ? (int64_t)piece * p.columns : 0;
-    const uint16_t *x[TOKENS];
-    float acc[TOKENS][4] = {};
-
-#pragma unroll
-    for (int j = 0; j < TOKENS; j++) {
-        int token = first_token + j * TILE_TOKENS + lane_of() / 4;
-        token = token < p.rows.count ? token : p.rows.count - 1;
-        x[j] = p.x + ((int64_t)token * p.pieces + piece) * p.width;
-    }
-    split_of<FORMAT>(p.w, warp_of(), &from, &to);
-    accumulate<FORMAT, TOKENS>(p.w, base + first_column, base + p.columns, from, to, x, acc);
-    put_sums<TOKENS>(sums, acc);
-    __syncthreads();
-
-    for (int i = threadIdx.x; i < TOKENS * TILE_TOKENS * TILE_ROWS; i += PRODUCT_THREADS) {
-        int r = i % TILE_ROWS, token = first_token + i / TILE_ROWS, column = first_column + r;
-        if (token < p.rows.count && column < p.columns)
-            act_store(p.out, row_at(p.rows, token) + (p.rows.index ? 0 : p.offset), (int64_t)piece * p.columns + column,
-                      sum_of<TOKENS>(sums, p.w.row_parallel, i / TILE_ROWS, r));
-    }
+    stream_tiles<FORMAT, 1, TOKENS, LARGE>(linear_work<TOKENS>{p});
 }
 
-template <int FORMAT, int TOKENS>
+template <int FORMAT, int TOKENS, bool LARGE>
 static qr_status start_product(struct backend *b, const struct product *p, qr_error *err)
 {
-    int tiles = (p->columns + TILE_ROWS - 1) / TILE_ROWS * p->pieces;
-    dim3 grid(tiles, (p->rows.count + TOKENS * TILE_TOKENS - 1) / (TOKENS * TILE_TOKENS));
-    LAUNCH("linear", (product_kernel<FORMAT, TOKENS>), grid, PRODUCT_THREADS, 0, *p);
+    int units = p->tiles * p->pieces, most = cuda_of(b)->processors * product_residents<TOKENS, 1, FORMAT>();
+    dim3 grid(units < most ? units : most, (p->rows.count + TOKENS * TILE_TOKENS - 1) / (TOKENS * TILE_TOKENS));
+    LAUNCH("linear", (product_kernel<FORMAT, TOKENS, LARGE>), grid, PRODUCT_THREADS,
+           (product_shared<TOKENS, 1, FORMAT>()), *p);
     return QR_OK;
 }
 
 /* How many rows a block takes changes no bit. */
 template <int FORMAT> static qr_status choose_product(struct backend *b, const struct product *p, qr_error *err)
 {
-    if (p->rows.count <= TILE_TOKENS)
-        return start_product<FORMAT, 1>(b, p, err);
-    return p->rows.count <= 2 * TILE_TOKENS ? start_product<FORMAT, 2>(b, p, err) : start_product<FORMAT, 4>(b, p, err);
+    const int32_t rows = p->rows.count;
+    const size_t room = cuda_of(b)->most_shared;
+    if (p->w.large_scales)
+        return start_product<FORMAT, 2, FORMAT != WEIGHT_BF16>(b, p, err);
+    if (rows <= TILE_TOKENS)
+        return start_product<FORMAT, 1, false>(b, p, err);
+    if (rows <= 2 * TILE_TOKENS || product_shared<4, 1, FORMAT>() > room)
+        return start_product<FORMAT, 2, false>(b, p, err);
+    if (rows <= 4 * TILE_TOKENS || product_shared<8, 1, FORMAT>() > room)
+        return start_product<FORMAT, 4, false>(b, p, err);
+    return start_product<FORMAT, 8, false>(b, p, err);
+}
+
+/* bf16 rows that a lane can read 16 bytes at a time are used where they lie. */
+static bool reads_in_place(const struct activation *in, int32_t k)
+{
+    return in->format == ACT_BF16 && k % BLOCK_COLUMNS == 0 && in->cols % 8 == 0 && (uintptr_t)in->codes % 16 == 0;
 }
 
 static qr_status matrix_linear(struct backend *b, const struct op_linear *op, qr_error *err)
 {
     const struct weight *w = op->weight;
     int32_t groups = at_least_one(op->groups), parts = at_least_one(op->parts);
-    struct product p = {.w = w->view, .x = (const uint16_t *)(const void *)cuda_of(b)->scratch};
-    p.width = arranged_columns(w);
-    p.pieces = groups * parts;
-    p.columns = w->spec.n / groups;
-    p.groups = groups > 1;
+    bool in_place = reads_in_place(&op->in, w->spec.k);
+    struct product p = {.w = w->view, .pieces = groups * parts, .columns = w->spec.n / groups, .groups = groups > 1};
+    int64_t width = row_width(w), row_bytes = p.pieces * width * 2, most = SCRATCH_BYTES / row_bytes;
+    p.tiles = (p.columns + TILE_ROWS - 1) / TILE_ROWS + (groups > 1 && p.columns % TILE_ROWS != 0);
     p.out = op->out;
+    p.listed = in_place;
+    p.x = (const uint16_t *)(in_place ? op->in.codes : cuda_of(b)->scratch);
+    p.stride = in_place ? op->in.cols : p.pieces * width;
+    p.piece_stride = in_place ? w->spec.k : width;
 
-    int64_t row_bytes = p.pieces * p.width * 2, most = SCRATCH_BYTES / row_bytes;
     if (most < 1)
         return qr_fail(err, QR_UNSUPPORTED, "linear: weight %s: a row of %lld bytes is more than its scratch holds",
                        w->spec.name, (long long)row_bytes);
     for (int64_t first = 0; first < op->rows.count; first += most) {
         p.rows = band_of(op->rows, first, most);
         p.offset = (int32_t)first;
-        LAUNCH("linear", arrange_kernel, dim3(p.rows.count, p.pieces), THREADS, 0, op->in, p.rows, p.offset, w->spec.k,
-               p.width, w->spec.format, (uint16_t *)(void *)cuda_of(b)->scratch);
+        if (!in_place)
+            LAUNCH("linear", widen_kernel, dim3(p.rows.count, p.pieces, (unsigned)((width + 2047) / 2048)), THREADS, 0,
+                   op->in, p.rows, p.offset, w->spec.k, width, (uint16_t *)(void *)cuda_of(b)->scratch);
         qr_status st = w->spec.format == WEIGHT_BF16  ? choose_product<WEIGHT_BF16>(b, &p, err)
                        : w->spec.format == WEIGHT_FP8 ? choose_product<WEIGHT_FP8>(b, &p, err)
                                                       : choose_product<WEIGHT_FP4>(b, &p, err);
@@ -123,18 +165,16 @@ static qr_status matrix_linear(struct backend *b, const struct op_linear *op, qr
 
 static __device__ float plain_weight(const struct weight_view &w, enum weight_format format, int64_t n, int64_t k)
 {
-    const uint8_t *row = w.values + n * w.pitch;
     if (format == WEIGHT_F32)
-        return ((const float *)(const void *)row)[k];
-    if (format == WEIGHT_BF16)
-        return bf16_value(((const uint16_t *)(const void *)row)[k]);
-    return e4m3_value(row[k]) * e8m0_value(w.scales[n / w.tile * w.scale_cols + k / w.tile]);
+        return ((const float *)(const void *)(w.values + n * w.pitch))[k];
+    return format == WEIGHT_BF16 ? packed_bf16(w, n, k) : packed_e4m3(w, n, k);
 }
 
 /* A warp for each output. INT8: acc += f32(int32 sum of an activation block) sigma, blocks ascending; exact sums. */
 static __global__ void plain_kernel(struct op_linear op, struct weight_view w, enum weight_format format,
                                     int32_t pieces, int32_t columns)
 {
+    await_earlier();
     int64_t row = row_at(op.rows, blockIdx.y), column = (int64_t)blockIdx.x * (THREADS / WARP) + warp_of();
     if (column >= (int64_t)pieces * columns)
         return;

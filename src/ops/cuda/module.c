@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "ops/cuda/cuda.h"
+#include "ops/cuda/record.h"
 #include "ops/limits.h"
 
 qr_status cuda_check(cudaError_t status, const char *what, qr_error *err)
@@ -41,8 +42,10 @@ static qr_status memory_allocate(struct backend *b, int64_t bytes, void **out, q
 
 static void memory_release(struct backend *b, void *p)
 {
-    if (p)
-        (void)cudaFreeAsync(p, cuda_of(b)->stream);
+    if (!p)
+        return;
+    (void)record_flush(cuda_of(b), NULL); /* what it reads may be what goes */
+    (void)cudaFreeAsync(p, cuda_of(b)->stream);
 }
 
 static qr_status move(struct backend *b, void *to, const void *from, int64_t bytes, enum cudaMemcpyKind kind,
@@ -56,17 +59,14 @@ static qr_status move(struct backend *b, void *to, const void *from, int64_t byt
 
 static qr_status memory_upload(struct backend *b, void *to, const void *from, int64_t bytes, qr_error *err)
 {
+    TRY(record_flush(cuda_of(b), err));
     return move(b, to, from, bytes, cudaMemcpyHostToDevice, "upload", err);
 }
 
 static qr_status memory_download(struct backend *b, void *to, const void *from, int64_t bytes, qr_error *err)
 {
+    TRY(record_flush(cuda_of(b), err));
     return move(b, to, from, bytes, cudaMemcpyDeviceToHost, "download", err);
-}
-
-static qr_status memory_copy(struct backend *b, void *to, const void *from, int64_t bytes, qr_error *err)
-{
-    return move(b, to, from, bytes, cudaMemcpyDeviceToDevice, "copy", err);
 }
 
 static qr_status report(struct cuda_backend *cuda, qr_error *err)
@@ -91,6 +91,7 @@ static qr_status report(struct cuda_backend *cuda, qr_error *err)
 static qr_status memory_fence(struct backend *b, qr_error *err)
 {
     struct cuda_backend *cuda = cuda_of(b);
+    TRY(record_flush(cuda, err));
     TRY(move(b, cuda->trouble_host, cuda->trouble, sizeof *cuda->trouble, cudaMemcpyDeviceToHost, "fence", err));
     TRY(cuda_check(cudaStreamSynchronize(cuda->stream), "fence", err));
     return report(cuda, err);
@@ -103,18 +104,36 @@ static struct weight_view view_of(const struct weight *w) { return w ? w->view :
 static bool holds(const struct expert_table *t, int32_t experts, const struct weight *const *w1,
                   const struct weight *const *w2, const struct weight *const *w3)
 {
-    if (t->experts != experts)
-        return false;
-    for (int32_t e = 0; e < experts; e++)
-        if (t->host[e].w1.values != view_of(w1[e]).values || t->host[e].w2.values != view_of(w2[e]).values ||
-            t->host[e].w3.values != view_of(w3[e]).values)
-            return false;
-    return true;
+    size_t bytes = (size_t)experts * sizeof *w1;
+    return t->experts == experts && memcmp(t->w1, w1, bytes) == 0 && memcmp(t->w2, w2, bytes) == 0 &&
+           memcmp(t->w3, w3, bytes) == 0;
 }
 
-const struct expert_view *cuda_expert_table(struct cuda_backend *cuda, int32_t experts, const struct weight *const *w1,
-                                            const struct weight *const *w2, const struct weight *const *w3,
-                                            qr_error *err)
+/* Fills a table that held other experts, or none. */
+static qr_status fill_table(struct cuda_backend *cuda, struct expert_table *t, int32_t experts,
+                            const struct weight *const *w1, const struct weight *const *w2,
+                            const struct weight *const *w3, qr_error *err)
+{
+    size_t bytes = (size_t)experts * sizeof *w1;
+    if (t->experts) { /* what is written down or recorded may name it */
+        TRY(record_flush(cuda, err));
+        record_forget(cuda);
+    }
+    t->experts = 0;
+    memcpy(t->w1, w1, bytes);
+    memcpy(t->w2, w2, bytes);
+    memcpy(t->w3, w3, bytes);
+    for (int32_t e = 0; e < experts; e++)
+        t->host[e] = (struct expert_view){view_of(w1[e]), view_of(w2[e]), view_of(w3[e])};
+    TRY(move(&cuda->base, t->device, t->host, experts * (int64_t)sizeof *t->host, cudaMemcpyHostToDevice, "experts",
+             err));
+    t->experts = experts;
+    return QR_OK;
+}
+
+const struct expert_table *cuda_expert_table(struct cuda_backend *cuda, int32_t experts, const struct weight *const *w1,
+                                             const struct weight *const *w2, const struct weight *const *w3,
+                                             qr_error *err)
 {
     struct expert_table *oldest = cuda->tables;
     if (experts < 1 || experts > MOST_EXPERTS) {
@@ -124,21 +143,26 @@ const struct expert_view *cuda_expert_table(struct cuda_backend *cuda, int32_t e
     for (struct expert_table *t = cuda->tables; t < cuda->tables + EXPERT_TABLES; t++) {
         if (holds(t, experts, w1, w2, w3)) {
             t->stamp = ++cuda->uses;
-            return cuda->device_tables + (t - cuda->tables) * MOST_EXPERTS;
+            return t;
         }
         if (t->stamp < oldest->stamp)
             oldest = t;
     }
-    for (int32_t e = 0; e < experts; e++)
-        oldest->host[e] = (struct expert_view){view_of(w1[e]), view_of(w2[e]), view_of(w3[e])};
-    oldest->experts = experts;
-    oldest->stamp = ++cuda->uses;
-    struct expert_view *at = cuda->device_tables + (oldest - cuda->tables) * MOST_EXPERTS;
-    if (memory_upload(&cuda->base, at, oldest->host, experts * (int64_t)sizeof *at, err) != QR_OK) {
-        oldest->experts = 0;
+    if (fill_table(cuda, oldest, experts, w1, w2, w3, err) != QR_OK)
         return NULL;
-    }
-    return at;
+    oldest->stamp = ++cuda->uses;
+    return oldest;
+}
+
+/* A weight that goes takes its tables with it: another may get its handle. */
+void cuda_expert_forget(struct cuda_backend *cuda, const struct weight *w)
+{
+    for (struct expert_table *t = cuda->tables; t < cuda->tables + EXPERT_TABLES; t++)
+        for (int32_t e = 0; e < t->experts; e++)
+            if (t->w1[e] == w || t->w2[e] == w || t->w3[e] == w) {
+                t->experts = 0;
+                t->stamp = 0;
+            }
 }
 
 /* ---- opening ---- */
@@ -153,6 +177,8 @@ static qr_status cuda_reserve(struct backend *b, const struct op_limits *limits,
         cuda->scratch = p;
         TRY(memory_allocate(b, (int64_t)EXPERT_TABLES * MOST_EXPERTS * (int64_t)sizeof *cuda->device_tables, &p, err));
         cuda->device_tables = p;
+        for (int i = 0; i < EXPERT_TABLES; i++)
+            cuda->tables[i].device = cuda->device_tables + (size_t)i * MOST_EXPERTS;
     }
     *bytes = SCRATCH_BYTES + (int64_t)EXPERT_TABLES * MOST_EXPERTS * (int64_t)sizeof *cuda->device_tables;
     return QR_OK;
@@ -164,6 +190,9 @@ static void cuda_close(struct backend *b)
     if (!cuda)
         return;
     if (cuda->stream) {
+        (void)record_flush(cuda, NULL);
+        record_close(cuda->recorder);
+        cuda->recorder = NULL;
         memory_release(b, cuda->scratch);
         memory_release(b, cuda->device_tables);
         memory_release(b, cuda->trouble);
@@ -172,7 +201,8 @@ static void cuda_close(struct backend *b)
     }
     if (cuda->trouble_host)
         (void)cudaFreeHost(cuda->trouble_host);
-    qr_free(cuda->tables[0].host);
+    qr_free(cuda->views);
+    qr_free(cuda->handles);
     qr_free(cuda);
 }
 
@@ -189,6 +219,14 @@ static qr_status start(struct cuda_backend *cuda, qr_error *err)
 {
     void *p;
     TRY(cuda_check(cudaSetDevice(cuda->ordinal), "device", err));
+    TRY(cuda_check(cudaDeviceGetAttribute(&cuda->processors, cudaDevAttrMultiProcessorCount, cuda->ordinal), "device",
+                   err));
+    int shared, major;
+    TRY(cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, cuda->ordinal), "device", err));
+    cuda->starts_early = major >= 9;
+    TRY(cuda_check(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, cuda->ordinal), "device",
+                   err));
+    cuda->most_shared = (size_t)shared;
     TRY(keep_memory(cuda->ordinal, err));
     TRY(cuda_check(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking), "stream", err));
     TRY(memory_allocate(&cuda->base, sizeof *cuda->trouble, &p, err));
@@ -197,12 +235,19 @@ static qr_status start(struct cuda_backend *cuda, qr_error *err)
     TRY(cuda_check(cudaMallocHost(&p, sizeof *cuda->trouble_host), "pinned memory", err));
     cuda->trouble_host = p;
 
-    struct expert_view *views = qr_calloc((size_t)EXPERT_TABLES * MOST_EXPERTS, sizeof *views);
-    if (!views)
+    const size_t all = (size_t)EXPERT_TABLES * MOST_EXPERTS;
+    struct expert_view *views = cuda->views = qr_calloc(all, sizeof *views);
+    const struct weight **handles = cuda->handles = qr_calloc(3 * all, sizeof *handles);
+    if (!views || !handles)
         return qr_fail(err, QR_NO_MEMORY, "no memory for the CUDA backend");
-    for (int i = 0; i < EXPERT_TABLES; i++)
-        cuda->tables[i].host = views + (size_t)i * MOST_EXPERTS;
-    return QR_OK;
+    for (int i = 0; i < EXPERT_TABLES; i++) {
+        struct expert_table *t = &cuda->tables[i];
+        t->host = views + (size_t)i * MOST_EXPERTS;
+        t->w1 = handles + (size_t)i * 3 * MOST_EXPERTS;
+        t->w2 = t->w1 + MOST_EXPERTS;
+        t->w3 = t->w2 + MOST_EXPERTS;
+    }
+    return record_open(&cuda->recorder, err);
 }
 
 static void install(struct backend *b)
@@ -213,13 +258,10 @@ static void install(struct backend *b)
     b->release = memory_release;
     b->upload = memory_upload;
     b->download = memory_download;
-    b->copy = memory_copy;
     b->fence = memory_fence;
     b->prepare_weight = cuda_prepare_weight;
     b->release_weight = cuda_release_weight;
-#define INSTALL(NAME) b->NAME = cuda_##NAME;
-    QR_OPERATORS(INSTALL)
-#undef INSTALL
+    record_install(b);
 }
 
 static qr_status module_name(int ordinal, char *out, size_t size, qr_error *err)
@@ -239,7 +281,7 @@ static qr_status module_name(int ordinal, char *out, size_t size, qr_error *err)
 
 static qr_status module_open(int ordinal, const struct qr_log *log, struct backend **out, qr_error *err)
 {
-    char name[sizeof ((struct cuda_backend *)0)->name];
+    char name[sizeof((struct cuda_backend *)0)->name];
     (void)log;
     TRY(module_name(ordinal, name, sizeof name, err));
     struct cuda_backend *cuda = qr_calloc(1, sizeof *cuda);

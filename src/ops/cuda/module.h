@@ -7,7 +7,7 @@
 #define CUDA_MODULE_ENTRY "quire_cuda_module"
 
 /* A library and a module that were built from different sources must not meet: ops.h is no stable interface. */
-struct cuda_module { /* the first two members stay where they are */
+struct cuda_module {          /* the first two members stay where they are */
     const char *version;      /* of quire */
     uint64_t (*layout)(void); /* cuda_module_layout of the sources it was built from */
     /* The backend's name on that device; QR_UNSUPPORTED when there is none. */

@@ -10,6 +10,7 @@ static int32_t at_least_one(int32_t n) { return n > 0 ? n : 1; }
  */
 static __global__ void norm_kernel(struct op_norm op, int32_t n)
 {
+    await_earlier();
     extern __shared__ float x[];
     int64_t row = row_at(op.rows, blockIdx.x), first = (int64_t)blockIdx.y * n;
 
@@ -45,6 +46,7 @@ qr_status cuda_norm(struct backend *b, const struct op_norm *op, qr_error *err)
 /* A block takes `piece` columns of a row: whole blocks of values. */
 static __global__ void quantize_kernel(struct op_quantize op, int32_t piece)
 {
+    await_earlier();
     extern __shared__ float x[];
     int64_t row = row_at(op.rows, blockIdx.x), first = (int64_t)blockIdx.y * piece;
     int n = op.in.cols - first < piece ? (int)(op.in.cols - first) : piece;
@@ -68,6 +70,7 @@ qr_status cuda_quantize(struct backend *b, const struct op_quantize *op, qr_erro
 
 static __global__ void gather_kernel(struct op_gather op, int32_t words)
 {
+    await_earlier();
     const uint16_t *from = (const uint16_t *)op.in.codes + row_at(op.rows, blockIdx.x) * words;
     uint16_t *to = (uint16_t *)op.out.codes + (int64_t)blockIdx.x * words;
     for (int c = threadIdx.x; c < words; c += THREADS)

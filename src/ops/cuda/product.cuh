@@ -1,48 +1,49 @@
-/* product.cuh: y = W x on the matrix unit. Weights are the M operand of mma.m16n8k16 (bf16, f32 sums), rows of
- * activations its N operand, so a row meets the same operations whatever stands beside it. K is cut into eight
- * contiguous ranges at fixed places (those of a row-parallel weight), one warp each; the unit sums 32 columns from
- * zero, and these sums are added in f32, ascending. Codes become bf16 with their scale folded in, which is exact for
- * the scales that weight.c admits.
+/* product.cuh: y = W x on the matrix unit, at the speed at which W streams from memory.
  *
- * In which order an instruction's 16 columns are taken from a row is free, as long as both operands agree: a lane takes
- * 16 contiguous bytes of the weight, in the order in which shifts and masks yield pairs of codes, and activations are
- * arranged in that order beforehand (arranged_column). */
+ * Arithmetic. Weights are the M operand of mma.m16n8k16 (bf16, f32 sums), rows of activations its N operand, so a row
+ * meets the same operations whatever stands beside it. K is cut into eight contiguous ranges at fixed places (those of
+ * a row-parallel weight), one warp each; the unit sums blocks of 32 columns from zero, and these sums are added in f32,
+ * ascending; then the eight are added. Codes become bf16 with their scale folded in, which is exact for the scales that
+ * weight.c admits.
+ *
+ * Layout. A tile is 32 rows of W; a block 32 columns of a tile, laid out (pack.cu) so that a lane's operands of a block
+ * are contiguous. Lane 4 g + t holds columns 8 t .. 8 t + 7 of rows g, g + 8, g + 16 and g + 24: the order in which an
+ * instruction takes a row's columns is free, so activations stay as they are.
+ *
+ * Streaming. A warp copies its blocks into a ring of its own in shared memory, STAGES ahead and across tiles, so that
+ * loads are in flight while sums of a tile are put together. */
 #ifndef QR_OPS_CUDA_PRODUCT_CUH
 #define QR_OPS_CUDA_PRODUCT_CUH
 
 #include "ops/cuda/device.cuh"
 
-enum { SPLITS = 8, TILE_ROWS = 16, TILE_TOKENS = 8, PRODUCT_THREADS = SPLITS * WARP };
+enum { SPLITS = 8, TILE_ROWS = 32, TILE_TOKENS = 8, BLOCK_COLUMNS = 32, PRODUCT_THREADS = SPLITS * WARP };
+enum { SUM_PITCH = TILE_ROWS + 4 };
 
-/* Codes in the 16 bytes that a lane loads. */
-template <int FORMAT> struct codes;
-template <> struct codes<WEIGHT_BF16> {
-    enum { COUNT = 8, SPLIT_BLOCK = 8 };
+/* Bytes of a block in memory (codes, then FP4's scales) and in a warp's ring (a lane's scales beside each other), and
+ * how many blocks the ring holds. */
+template <int FORMAT> struct blocks;
+template <> struct blocks<WEIGHT_BF16> {
+    enum { CHUNKS = 4, BYTES = CHUNKS * 16 * WARP, SLOT = BYTES, STAGES = 4 };
 };
-template <> struct codes<WEIGHT_FP8> {
-    enum { COUNT = 16, SPLIT_BLOCK = 0 /* the scale's tile */ };
+template <> struct blocks<WEIGHT_FP8> {
+    enum { CHUNKS = 2, BYTES = CHUNKS * 16 * WARP, SLOT = BYTES, STAGES = 5 };
 };
-template <> struct codes<WEIGHT_FP4> {
-    enum { COUNT = 32, SPLIT_BLOCK = 32 };
+template <> struct blocks<WEIGHT_FP4> {
+    enum { CHUNKS = 1, BYTES = 16 * WARP + TILE_ROWS, SLOT = 20 * WARP, STAGES = 8 };
 };
-
-/* Where column k of a row stands after arranging it for a weight of that format. */
-static __device__ inline int64_t arranged_column(enum weight_format format, int64_t k)
+template <int FORMAT> static __host__ __device__ constexpr size_t ring_bytes()
 {
-    if (format == WEIGHT_FP8) /* pairs (0, 2), (1, 3) */
-        return (k & ~(int64_t)3) | (k & 1) << 1 | (k >> 1 & 1);
-    if (format == WEIGHT_FP4) /* pairs (0, 4), (1, 5), (2, 6), (3, 7) */
-        return (k & ~(int64_t)7) | (k & 3) << 1 | (k >> 2 & 1);
-    return k;
+    return (size_t)SPLITS * blocks<FORMAT>::STAGES * blocks<FORMAT>::SLOT;
 }
 
-/* Columns of an arranged row: the codes of a weight's row with the zeros behind it. */
-static inline int64_t arranged_columns(const struct weight *w)
+/* Columns of a row of activations as products take it. */
+static inline int64_t row_width(const struct weight *w)
 {
-    return w->spec.format == WEIGHT_BF16  ? w->view.pitch / 2
-           : w->spec.format == WEIGHT_FP4 ? w->view.pitch * 2
-                                          : w->view.pitch;
+    return ((int64_t)w->spec.k + BLOCK_COLUMNS - 1) / BLOCK_COLUMNS * BLOCK_COLUMNS;
 }
+
+/* ---- codes to bf16 ---- */
 
 /* a * b for pairs of bf16. */
 static __device__ inline uint32_t multiply_pair(uint32_t a, uint32_t b)
@@ -52,42 +53,44 @@ static __device__ inline uint32_t multiply_pair(uint32_t a, uint32_t b)
     return y;
 }
 
-/* The factor that turns placed codes into values: 2^120 (E4M3) or 2^126 (E2M1) times the scale, in both halves. A
- * larger scale than its exponent takes leaves the rest to a second one. */
+/* The factor that turns placed codes into values is 2^120 (E4M3) or 2^126 (E2M1) times the scale. Where it fits,
+ * weights hold its exponent byte in place of the scale; a weight with larger scales holds those, and takes two factors.
+ */
 template <int FORMAT> struct placed {
     enum { SHIFT = FORMAT == WEIGHT_FP8 ? 120 : 126, MOST = 254 - SHIFT };
 };
-template <int FORMAT> static __device__ inline uint32_t factor_of(uint32_t scale)
+static __device__ inline uint32_t power_pair(uint32_t exponent) { return exponent * 0x00800080u; }
+template <int FORMAT, bool LARGE> static __device__ inline uint32_t factor_of(uint32_t byte)
 {
-    uint32_t most = placed<FORMAT>::MOST, bits = ((scale < most ? scale : most) + placed<FORMAT>::SHIFT) << 7;
-    return bits | bits << 16;
+    const uint32_t most = placed<FORMAT>::MOST;
+    return power_pair(LARGE ? (byte < most ? byte : most) + placed<FORMAT>::SHIFT : byte);
 }
-template <int FORMAT> static __device__ inline uint32_t second_factor_of(uint32_t scale)
+template <int FORMAT> static __device__ inline uint32_t second_factor_of(uint32_t byte)
 {
-    uint32_t most = placed<FORMAT>::MOST, bits = (127 + (scale > most ? scale - most : 0)) << 7;
-    return bits | bits << 16;
+    const uint32_t most = placed<FORMAT>::MOST;
+    return power_pair(127 + (byte > most ? byte - most : 0));
+}
+/* What stands for a scale. */
+template <int FORMAT> static __device__ inline uint32_t kept_scale(uint32_t scale, bool large)
+{
+    const uint32_t most = placed<FORMAT>::MOST;
+    return large ? scale : (scale < most ? scale : most) + placed<FORMAT>::SHIFT;
 }
 
-/* The pairs of 16 bytes of codes, two for each instruction. */
-template <int FORMAT>
-static __device__ inline void decode(const uint4 &bytes, uint32_t factor, uint32_t out[codes<FORMAT>::COUNT / 2])
+/* Two pairs of E4M3: the bytes stand in the order 0, 2, 1, 3. */
+static __device__ inline void place_e4m3(uint32_t w, uint32_t out[2])
 {
-    const uint32_t word[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        uint32_t w = word[i];
-        if (FORMAT == WEIGHT_BF16) {
-            out[i] = w;
-        } else if (FORMAT == WEIGHT_FP8) {
-            out[2 * i] = multiply_pair((w << 4 & 0x07F007F0) | (w << 8 & 0x80008000), factor);
-            out[2 * i + 1] = multiply_pair((w >> 4 & 0x07F007F0) | (w & 0x80008000), factor);
-        } else {
-            out[4 * i] = multiply_pair((w << 6 & 0x01C001C0) | (w << 12 & 0x80008000), factor);
-            out[4 * i + 1] = multiply_pair((w << 2 & 0x01C001C0) | (w << 8 & 0x80008000), factor);
-            out[4 * i + 2] = multiply_pair((w >> 2 & 0x01C001C0) | (w << 4 & 0x80008000), factor);
-            out[4 * i + 3] = multiply_pair((w >> 6 & 0x01C001C0) | (w & 0x80008000), factor);
-        }
-    }
+    out[0] = (w << 4 & 0x07F007F0) | (w << 8 & 0x80008000);
+    out[1] = (w >> 4 & 0x07F007F0) | (w & 0x80008000);
+}
+
+/* Four pairs of E2M1, interleaved by pack.cu so that the first two need one mask. */
+static __device__ inline void place_e2m1(uint32_t w, uint32_t out[4])
+{
+    out[0] = w & 0x81C081C0;
+    out[1] = w << 3 & 0x81C081C0;
+    out[2] = (w << 6 & 0x01C001C0) | (w << 1 & 0x80008000);
+    out[3] = (w >> 3 & 0x01C001C0) | (w << 2 & 0x80008000);
 }
 
 static __device__ inline void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
@@ -101,87 +104,169 @@ static __device__ inline void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t
 
 static __device__ inline uint4 load_16(const void *p) { return __ldg((const uint4 *)p); }
 
-/* The range of K of split s. */
-template <int FORMAT> static __device__ inline void split_of(const struct weight_view &w, int s, int *from, int *to)
+/* A value of an FP8 weight. */
+static __device__ inline float packed_e4m3(const struct weight_view &w, int64_t n, int64_t k)
 {
-    int block = codes<FORMAT>::SPLIT_BLOCK ? (int)codes<FORMAT>::SPLIT_BLOCK : w.tile;
-    int64_t blocks = (w.k + block - 1) / block;
-    *from = (int)(s * blocks / SPLITS) * block;
-    *to = (int)((s + 1) * blocks / SPLITS) * block;
-    *to = *to < w.k ? *to : w.k;
+    int64_t tile = n / TILE_ROWS, block = k / BLOCK_COLUMNS;
+    int r = (int)(n % TILE_ROWS), c = (int)(k % BLOCK_COLUMNS), lane = r % 8 * 4 + c / 8;
+    int word = r / 8 % 2 * 2 + c % 8 / 4, byte = (c & 1) << 1 | (c >> 1 & 1);
+    const uint8_t *at = w.values + tile * w.pitch + block * blocks<WEIGHT_FP8>::BYTES;
+    return e4m3_value(at[(r / 16 * WARP + lane) * 16 + word * 4 + byte]) *
+           e8m0_value(w.scales[tile * w.scale_cols + block] - (w.large_scales ? 0 : placed<WEIGHT_FP8>::SHIFT));
 }
 
-/* Adds columns [from, to) of rows first + 0 .. 15 of W (rows from `end` on are not there) times 8 * TOKENS rows of
- * activations. x[j]: the arranged row of token 8 j + lane / 4. */
-template <int FORMAT, int TOKENS>
-static __device__ inline void accumulate(const struct weight_view &w, int64_t first, int64_t end, int from, int to,
-                                         const uint16_t *const x[TOKENS], float acc[TOKENS][4])
+/* A value of a BF16 weight: where it is (those of columns up to the next multiple of 8 lie behind it), and it. */
+static __device__ inline const uint8_t *packed_bf16_at(const struct weight_view &w, int64_t n, int64_t k)
 {
-    enum { COUNT = codes<FORMAT>::COUNT, PAIRS = COUNT / 2 };
-    int64_t group = lane_of() / 4, high = first + group, low = first + group + 8;
-    high = high < end ? high : end - 1;
-    low = low < end ? low : end - 1;
-    const uint8_t *row_a = w.values + high * w.pitch, *row_b = w.values + low * w.pitch;
-    const uint8_t *scale_a = w.scales + (FORMAT == WEIGHT_FP8 ? high / w.tile : high) * w.scale_cols;
-    const uint8_t *scale_b = w.scales + (FORMAT == WEIGHT_FP8 ? low / w.tile : low) * w.scale_cols;
-    int scale_shift = FORMAT == WEIGHT_FP8 && w.tile == 128 ? 7 : 5;
+    int r = (int)(n % TILE_ROWS), c = (int)(k % BLOCK_COLUMNS);
+    const uint8_t *at = w.values + n / TILE_ROWS * w.pitch + k / BLOCK_COLUMNS * blocks<WEIGHT_BF16>::BYTES;
+    return at + (r / 8 * WARP + r % 8 * 4 + c / 8) * 16 + c % 8 * 2;
+}
+static __device__ inline float packed_bf16(const struct weight_view &w, int64_t n, int64_t k)
+{
+    return bf16_value(*(const uint16_t *)(const void *)packed_bf16_at(w, n, k));
+}
 
-#pragma unroll(TOKENS == 1 ? 2 : 1)
-    for (int k = from + lane_of() % 4 * COUNT; k - lane_of() % 4 * COUNT < to; k += 4 * COUNT) {
-        uint4 a = {0, 0, 0, 0}, b = {0, 0, 0, 0};
-        uint32_t byte_a = 0, byte_b = 0, pairs_a[PAIRS], pairs_b[PAIRS];
-        bool inside = k < to;
-        if (inside) {
-            a = load_16(row_a + (int64_t)k * 16 / COUNT);
-            b = load_16(row_b + (int64_t)k * 16 / COUNT);
-            if (FORMAT != WEIGHT_BF16) {
-                byte_a = __ldg(scale_a + (k >> scale_shift));
-                byte_b = __ldg(scale_b + (k >> scale_shift));
-            }
-        }
-        decode<FORMAT>(a, factor_of<FORMAT>(byte_a), pairs_a);
-        decode<FORMAT>(b, factor_of<FORMAT>(byte_b), pairs_b);
-        if (FORMAT != WEIGHT_BF16 && w.large_scales) {
+/* ---- the ring ---- */
+
+static __device__ inline void copy_16(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
+}
+static __device__ inline void copy_4(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from));
+}
+static __device__ inline void close_stage() { asm volatile("cp.async.commit_group;"); }
+template <int OPEN> static __device__ inline void await_stages()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(OPEN));
+}
+
+static __device__ inline uint4 shared_16(uint32_t at)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
+    return v;
+}
+static __device__ inline uint32_t shared_4(uint32_t at)
+{
+    uint32_t v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
+    return v;
+}
+
+/* A number that the compiler keeps instead of making it again. */
+static __device__ inline int kept(int x)
+{
+    int y;
+    asm volatile("mov.b32 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+/* The range of K of split s, in blocks of 32 columns. */
+template <int FORMAT> static __device__ inline void split_of(const struct weight_view &w, int s, int *from, int *to)
+{
+    int unit = FORMAT == WEIGHT_FP8 ? w.tile / BLOCK_COLUMNS : 1, all = (w.k + BLOCK_COLUMNS - 1) / BLOCK_COLUMNS;
+    int units = (all + unit - 1) / unit;
+    *from = s * units / SPLITS * unit;
+    *to = (s + 1) * units / SPLITS * unit;
+    *to = *to < all ? *to : all;
+}
+
+/* A lane's place in a tile of a weight: its next block's codes, scales (FP4). */
+struct lane_source {
+    const uint8_t *codes, *scales;
+};
+
+template <int FORMAT>
+static __device__ inline struct lane_source source_of(const struct weight_view &w, int64_t tile, int from, int lane)
+{
+    const uint8_t *block = w.values + tile * w.pitch + (int64_t)from * blocks<FORMAT>::BYTES;
+    return {block + lane * 16, block + 16 * WARP + lane / 4 * 4};
+}
+
+/* Starts the copy of the next block into a lane's part of a slot. */
+template <int FORMAT> static __device__ inline void start_block(struct lane_source &at, uint32_t to, uint32_t scale_to)
+{
 #pragma unroll
-            for (int i = 0; i < PAIRS; i++) {
-                pairs_a[i] = multiply_pair(pairs_a[i], second_factor_of<FORMAT>(byte_a));
-                pairs_b[i] = multiply_pair(pairs_b[i], second_factor_of<FORMAT>(byte_b));
+    for (int c = 0; c < blocks<FORMAT>::CHUNKS; c++)
+        copy_16(to + (uint32_t)(c * 16 * WARP), at.codes + c * 16 * WARP);
+    at.codes += blocks<FORMAT>::BYTES;
+    if constexpr (FORMAT == WEIGHT_FP4) {
+        copy_4(scale_to, at.scales);
+        at.scales += blocks<FORMAT>::BYTES;
+    }
+}
+
+/* Adds a block of W, in a lane's part of a slot, times a block of the activations: x[j] holds columns 8 t .. 8 t + 7 of
+ * row 8 j + g. byte: the scale of an FP8 block. large: the weight holds its scales themselves. */
+template <int FORMAT, int TOKENS, bool LARGE>
+static __device__ inline void add_block(uint32_t slot, uint32_t scale_slot, uint32_t byte, bool large,
+                                        const uint4 x[TOKENS], float acc[2][TOKENS][4])
+{
+    uint32_t scales = FORMAT == WEIGHT_FP4 ? shared_4(scale_slot) : 0;
+    uint4 whole = shared_16(slot);
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        uint32_t pair[2][4], scale[2] = {byte, byte}; /* rows g + 16 m and g + 16 m + 8 */
+        if constexpr (FORMAT == WEIGHT_BF16) {
+            uint4 a = m ? shared_16(slot + 2 * 16 * WARP) : whole, b = shared_16(slot + (2 * m + 1) * 16 * WARP);
+            pair[0][0] = a.x, pair[0][1] = a.y, pair[0][2] = a.z, pair[0][3] = a.w;
+            pair[1][0] = b.x, pair[1][1] = b.y, pair[1][2] = b.z, pair[1][3] = b.w;
+        } else if constexpr (FORMAT == WEIGHT_FP8) {
+            uint4 a = m ? shared_16(slot + 16 * WARP) : whole;
+            place_e4m3(a.x, pair[0]);
+            place_e4m3(a.y, pair[0] + 2);
+            place_e4m3(a.z, pair[1]);
+            place_e4m3(a.w, pair[1] + 2);
+        } else {
+            scale[0] = __byte_perm(scales, 0, m ? 0x4442 : 0x4440);
+            scale[1] = __byte_perm(scales, 0, m ? 0x4443 : 0x4441);
+            place_e2m1(m ? whole.z : whole.x, pair[0]);
+            place_e2m1(m ? whole.w : whole.y, pair[1]);
+        }
+        if (LARGE && !large) {
+            scale[0] -= placed<FORMAT>::SHIFT;
+            scale[1] -= placed<FORMAT>::SHIFT;
+        }
+        if constexpr (FORMAT != WEIGHT_BF16) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                pair[i / 4][i % 4] = multiply_pair(pair[i / 4][i % 4], factor_of<FORMAT, LARGE>(scale[i / 4]));
+                if (LARGE)
+                    pair[i / 4][i % 4] = multiply_pair(pair[i / 4][i % 4], second_factor_of<FORMAT>(scale[i / 4]));
             }
         }
 #pragma unroll
         for (int j = 0; j < TOKENS; j++) {
+            float part[4] = {0, 0, 0, 0};
+            mma(part, pair[0][0], pair[1][0], pair[0][1], pair[1][1], x[j].x, x[j].y);
+            mma(part, pair[0][2], pair[1][2], pair[0][3], pair[1][3], x[j].z, x[j].w);
 #pragma unroll
-            for (int i = 0; i < COUNT / 8; i++) {
-                uint4 v = {0, 0, 0, 0};
-                if (inside)
-                    v = load_16(x[j] + k + 8 * i);
-                float part[4] = {0, 0, 0, 0};
-                mma(part, pairs_a[4 * i], pairs_b[4 * i], pairs_a[4 * i + 1], pairs_b[4 * i + 1], v.x, v.y);
-                mma(part, pairs_a[4 * i + 2], pairs_b[4 * i + 2], pairs_a[4 * i + 3], pairs_b[4 * i + 3], v.z, v.w);
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    acc[j][e] += part[e];
-            }
+            for (int e = 0; e < 4; e++)
+                acc[m][j][e] += part[e];
         }
     }
 }
 
-/* The warps' sums of a tile: [split][token][row]. */
+/* ---- sums of a tile ---- */
+
+/* The warps' sums: [split][token][row]. */
 template <int TOKENS> struct tile_sums {
-    float part[SPLITS][TOKENS * TILE_TOKENS][TILE_ROWS];
+    float part[SPLITS][TOKENS * TILE_TOKENS][SUM_PITCH];
 };
 
 /* Puts a warp's sums down; the block synchronizes afterwards. */
-template <int TOKENS> static __device__ inline void put_sums(struct tile_sums<TOKENS> &sums, const float acc[TOKENS][4])
+template <int TOKENS>
+static __device__ inline void put_sums(struct tile_sums<TOKENS> &sums, const float acc[2][TOKENS][4])
 {
     int group = lane_of() / 4, pair = lane_of() % 4 * 2;
 #pragma unroll
-    for (int j = 0; j < TOKENS; j++) {
-        sums.part[warp_of()][8 * j + pair][group] = acc[j][0];
-        sums.part[warp_of()][8 * j + pair + 1][group] = acc[j][1];
-        sums.part[warp_of()][8 * j + pair][group + 8] = acc[j][2];
-        sums.part[warp_of()][8 * j + pair + 1][group + 8] = acc[j][3];
-    }
+    for (int j = 0; j < TOKENS; j++)
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            sums.part[warp_of()][8 * j + pair + e % 2][group + 8 * (e / 2)] = acc[e / 4][j][e % 4];
 }
 
 /* Ascending where ranks share K, else in pairs, which rounds less. */
@@ -198,6 +283,126 @@ static __device__ inline float sum_of(const struct tile_sums<TOKENS> &sums, bool
     for (int s = 1; s < SPLITS; s++)
         y[0] += y[s];
     return y[0];
+}
+
+/* ---- tiles of a kernel ---- */
+
+template <int TOKENS, int RUNS, int FORMAT> static __host__ __device__ constexpr size_t product_shared()
+{
+    return ring_bytes<FORMAT>() + RUNS * sizeof(struct tile_sums<TOKENS>);
+}
+
+/* Blocks of threads that share a multiprocessor. */
+template <int TOKENS, int RUNS, int FORMAT> static __host__ __device__ constexpr int product_residents()
+{
+    const int wanted = TOKENS == 1   ? 4
+                       : TOKENS <= 4 ? 2
+                                     : 1,
+              fit = (int)((220 << 10) / product_shared<TOKENS, RUNS, FORMAT>());
+    return wanted < fit ? wanted : fit;
+}
+
+/* A block of threads takes units blockIdx.x, + gridDim.x, ... of `work`, a tile of RUNS weights of one shape each:
+ *   int units() const;
+ *   const struct weight_view &shape() const;                     of any of the weights
+ *   struct Work::place find(int unit) const;                      where a unit's weights and rows are
+ *   const struct weight_view &weight(place, r) const;             weight r of it
+ *   const uint16_t *row(place, token) const;                      a row of activations; NULL: none, zeros
+ *   void finish(place, const struct tile_sums<TOKENS> *) const;   by the whole block: [RUNS] sums
+ * place.tile: of the weights. WEIGHTS_FIRST: all but rows and finish need no earlier kernel, and the caller has not
+ * waited for it. */
+template <int FORMAT, int RUNS, int TOKENS, bool LARGE, typename Work>
+static __device__ inline void stream_tiles(const Work &work)
+{
+    enum { STAGES = blocks<FORMAT>::STAGES, SLOT = blocks<FORMAT>::SLOT };
+    extern __shared__ __align__(16) uint8_t product_memory[];
+    struct tile_sums<TOKENS> *sums = (struct tile_sums<TOKENS> *)(void *)(product_memory + ring_bytes<FORMAT>());
+    const int lane = kept(lane_of()), units = work.units(), group = lane / 4;
+    int from, to;
+    split_of<FORMAT>(work.shape(), warp_of(), &from, &to);
+    from = kept(from);
+    to = kept(to);
+
+    const uint32_t ring = (uint32_t)kept(
+        (int)((uint32_t)__cvta_generic_to_shared(product_memory) + (uint32_t)(warp_of() * STAGES * SLOT + lane * 16)));
+    const uint32_t ring_end = ring + STAGES * SLOT, scale_offset = (uint32_t)kept(16 * WARP - 12 * lane);
+    int unit_in = (int)blockIdx.x, run_in = 0, left = 0; /* left: blocks of the run that are not copied yet */
+    typename Work::place place_in = {};
+    struct lane_source source = {};
+    if (unit_in < units && from < to) {
+        place_in = work.find(unit_in);
+        source = source_of<FORMAT>(work.weight(place_in, 0), place_in.tile, from, lane);
+        left = to - from;
+    }
+    auto next_run = [&]() {
+        if (++run_in == RUNS) {
+            run_in = 0;
+            unit_in += gridDim.x;
+            if (unit_in >= units)
+                return;
+            place_in = work.find(unit_in);
+        }
+        source = source_of<FORMAT>(work.weight(place_in, run_in), place_in.tile, from, lane);
+        left = to - from;
+    };
+    auto start_next = [&](uint32_t slot) {
+        if (left > 0) {
+            start_block<FORMAT>(source, slot, slot + scale_offset);
+            if (--left == 0)
+                next_run();
+        }
+        close_stage();
+    };
+
+#pragma unroll 1
+    for (int i = 0; i < STAGES - 1; i++)
+        start_next(ring + (uint32_t)(i * SLOT));
+    if (Work::WEIGHTS_FIRST)
+        await_earlier();
+    uint32_t slot_out = ring, slot_free = ring + (STAGES - 1) * SLOT;
+    for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
+        typename Work::place place = work.find(unit);
+        const uint16_t *row[TOKENS];
+#pragma unroll
+        for (int j = 0; j < TOKENS; j++)
+            row[j] = work.row(place, 8 * j + group);
+#pragma unroll
+        for (int r = 0; r < RUNS; r++) {
+            float acc[2][TOKENS][4] = {};
+            const uint8_t *scales = NULL;
+            const uint16_t *at[TOKENS];
+            const bool large = LARGE && work.weight(place, r).large_scales;
+            if (FORMAT == WEIGHT_FP8) {
+                const struct weight_view &w = work.weight(place, r);
+                scales = w.scales + (int64_t)place.tile * w.scale_cols + from;
+            }
+#pragma unroll
+            for (int j = 0; j < TOKENS; j++)
+                at[j] = row[j] ? row[j] + from * BLOCK_COLUMNS + lane % 4 * 8 : NULL;
+            for (int k = from; k < to; k++) {
+                uint4 x[TOKENS];
+                uint32_t byte = FORMAT == WEIGHT_FP8 ? __ldg(scales++) : 0;
+#pragma unroll
+                for (int j = 0; j < TOKENS; j++) {
+                    x[j] = make_uint4(0, 0, 0, 0);
+                    if (row[j]) {
+                        x[j] = load_16(at[j]);
+                        at[j] += BLOCK_COLUMNS;
+                    }
+                }
+                await_stages<STAGES - 2>();
+                start_next(slot_free);
+                add_block<FORMAT, TOKENS, LARGE>(slot_out, slot_out + scale_offset, byte, large, x, acc);
+                slot_free = slot_out;
+                slot_out += SLOT;
+                slot_out = slot_out == ring_end ? ring : slot_out;
+            }
+            put_sums<TOKENS>(sums[r], acc);
+        }
+        __syncthreads();
+        work.finish(place, sums);
+        __syncthreads();
+    }
 }
 
 #endif

@@ -1,4 +1,4 @@
-#include "ops/cuda/device.cuh"
+#include "ops/cuda/product.cuh"
 
 /* The router: v41-model.md 7.1, v4-model.md 6.1, 7.4 gate. */
 
@@ -8,17 +8,30 @@ enum { THREADS = 256, WARPS = THREADS / WARP };
 static __device__ float softplus(float z) { return fmaxf(z, 0.0f) + (float)log1p((double)exp_of(-fabsf(z))); }
 
 /* A warp for each expert: scores[i][e] = sqrt(softplus(x w_e)). */
-static __global__ void score_kernel(struct op_route op, struct weight_view gate, bool f32, float *scores)
+static __global__ void score_kernel(struct op_route op, struct weight_view gate, bool f32, bool wide, float *scores)
 {
+    await_earlier();
     int64_t row = row_at(op.rows, blockIdx.y);
     int e = blockIdx.x * WARPS + warp_of(), n = op.x.cols;
     if (e >= op.experts)
         return;
     const uint8_t *w = gate.values + e * gate.pitch;
+    bool bf16 = op.x.format == ACT_BF16;
     double sum = 0;
-    for (int c = lane_of(); c < n; c += WARP) {
-        float v = f32 ? ((const float *)(const void *)w)[c] : bf16_value(((const uint16_t *)(const void *)w)[c]);
-        sum += (double)act_value(op.x, row, c) * v;
+    if (wide) {
+#pragma unroll 8
+        for (int c = 4 * lane_of(); c < n; c += 4 * WARP) {
+            float4 x = load_four(bf16, op.x.codes, row * n + c), v;
+            if (f32)
+                v = load_four(false, w, c);
+            else
+                v = load_four(true, packed_bf16_at(gate, e, c), 0);
+            sum += ((double)v.x * x.x + (double)v.y * x.y) + ((double)v.z * x.z + (double)v.w * x.w);
+        }
+    } else {
+        for (int c = lane_of(); c < n; c += WARP)
+            sum +=
+                (double)act_value(op.x, row, c) * (f32 ? ((const float *)(const void *)w)[c] : packed_bf16(gate, e, c));
     }
     float logit = (float)warp_sum(sum);
     if (op.x_scale)
@@ -44,6 +57,7 @@ static __device__ int best_of(float choice, int e)
 /* One warp a row: choice[e] = score + bias, the best taken one by one; then the weights. */
 static __global__ void choose_kernel(struct op_route op, struct step step, const float *scores, int32_t *trouble)
 {
+    await_earlier();
     extern __shared__ float choice[];
     int64_t row = row_at(op.rows, blockIdx.x);
     const float *score = scores + (int64_t)blockIdx.x * op.experts;
@@ -104,8 +118,9 @@ qr_status cuda_route(struct backend *b, const struct op_route *op, qr_error *err
     if ((int64_t)op->rows.count * op->experts * 4 > SCRATCH_BYTES)
         return qr_fail(err, QR_BAD_ARGUMENT, "route: %d rows are more than its scratch holds", op->rows.count);
     float *scores = (float *)(void *)cuda_of(b)->scratch;
+    bool wide = gate->k % 4 == 0 && is_wide(op->x.codes);
     LAUNCH("route", score_kernel, dim3((op->experts + WARPS - 1) / WARPS, op->rows.count), THREADS, 0, *op,
-           op->gate->view, gate->format == WEIGHT_F32, scores);
+           op->gate->view, gate->format == WEIGHT_F32, wide, scores);
     LAUNCH("route", choose_kernel, op->rows.count, WARP, (size_t)op->experts * 8, *op, *op->step, scores,
            cuda_of(b)->trouble);
     return QR_OK;

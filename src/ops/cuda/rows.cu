@@ -7,6 +7,7 @@ enum { THREADS = 128 };
 
 static __global__ void window_write_kernel(struct op_window_write op, struct step step)
 {
+    await_earlier();
     int64_t row = row_at(op.rows, blockIdx.x);
     int n = op.head_dim;
     struct row_address at;
@@ -35,6 +36,7 @@ qr_status cuda_window_write(struct backend *b, const struct op_window_write *op,
 
 static __global__ void position_bias_kernel(struct op_position_bias op, struct step step)
 {
+    await_earlier();
     int64_t row = row_at(op.rows, blockIdx.x), cols = op.cols;
     const float *ape = op.ape + step.positions[row] % op.ratio * cols;
     for (int c = threadIdx.x; c < cols; c += THREADS)
@@ -51,6 +53,7 @@ qr_status cuda_position_bias(struct backend *b, const struct op_position_bias *o
 
 static __global__ void tail_write_kernel(struct op_tail_write op, struct step step)
 {
+    await_earlier();
     int64_t row = row_at(op.rows, blockIdx.x), cols = op.cols;
     struct row_address at;
     if (!ring_find(op.tail, step, step.batch_id[row], step.positions[row], &at))
@@ -112,6 +115,7 @@ static __device__ struct member pooled_member(const struct op_compress &op, cons
 /* z[c] = sum_i a_i[c] w_i, w = softmax_i(s_i[c]) with the largest score taken off; a thread for each column. */
 static __global__ void compress_kernel(struct op_compress op, struct step step, int32_t *trouble)
 {
+    await_earlier();
     int64_t row = row_at(op.rows, blockIdx.x);
     int32_t request = step.batch_id[row], n = op.kind == COMPRESSOR_OVERLAP ? 2 * op.ratio : op.ratio;
     int64_t p = step.positions[row];
@@ -192,6 +196,7 @@ static __device__ void store_row(const struct op_row_write &op, float *x, int n,
  * rounded once before the transform (v4-model.md 7.4). */
 static __global__ void row_write_kernel(struct op_row_write op, struct step step, struct rope_view rope)
 {
+    await_earlier();
     extern __shared__ double shared[];
     __shared__ float table[2 * MAX_ROPE_PAIRS];
     int64_t row = row_at(op.rows, blockIdx.x), position = step.positions[row];

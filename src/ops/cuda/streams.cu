@@ -1,18 +1,24 @@
-#include "ops/cuda/device.cuh"
+#include "ops/cuda/product.cuh"
 
 /* The residual streams: v41-model.md 4.1, 4.4, 10.2; v4-model.md 3.1, 3.3-3.5, 6.3, 7.4. M = streams, D = hidden. */
 
-enum { THREADS = 256, MAX_STREAMS = 16, MAX_MIX = (2 + MAX_STREAMS) * MAX_STREAMS };
+enum {
+    THREADS = 256,
+    DOT_THREADS = 512,
+    ROW_THREADS = 1024,
+    MAX_STREAMS = 16,
+    MAX_MIX = (2 + MAX_STREAMS) * MAX_STREAMS
+};
 
 static __device__ float weight_value(const struct weight_view &w, bool f32, int64_t n, int64_t k)
 {
-    const uint8_t *row = w.values + n * w.pitch;
-    return f32 ? ((const float *)(const void *)row)[k] : bf16_value(((const uint16_t *)(const void *)row)[k]);
+    return f32 ? ((const float *)(const void *)(w.values + n * w.pitch))[k] : packed_bf16(w, n, k);
 }
 
 static __global__ void embed_kernel(struct op_embed op, struct step step, struct weight_view w, bool f32,
                                     int32_t *trouble)
 {
+    await_earlier();
     int64_t row = row_at(op.rows, blockIdx.x);
     int32_t token = step.token_ids[row];
     bool known = token >= 0 && token < w.n;
@@ -37,21 +43,33 @@ qr_status cuda_embed(struct backend *b, const struct op_embed *op, qr_error *err
 }
 
 /* One block for each output of fn and one more for the sum of squares: dots[row][n] and dots[row][outputs]. */
-static __global__ void mix_dots(struct op_mhc_mix op, struct weight_view fn, bool f32, float *dots)
+static __global__ void __launch_bounds__(DOT_THREADS)
+    mix_dots(struct op_mhc_mix op, struct weight_view fn, bool f32, bool wide, float *dots)
 {
+    await_earlier();
     int64_t row = row_at(op.rows, blockIdx.y), n = blockIdx.x;
     int all = op.x.count * op.x.hidden;
+    bool bf16 = op.x.format == ACT_BF16, squares = n == fn.n;
+    const uint8_t *w = fn.values + n * fn.pitch;
     double sum = 0;
-    for (int c = threadIdx.x; c < all; c += THREADS) {
-        float v = stream_value(op.x, row * all + c);
-        sum += n < fn.n ? (double)weight_value(fn, f32, n, c) * v : (double)v * v;
+    if (wide) {
+#pragma unroll 8
+        for (int c = 4 * threadIdx.x; c < all; c += 4 * DOT_THREADS) {
+            float4 x = load_four(bf16, op.x.data, row * all + c), v = squares ? x : load_four(false, w, c);
+            sum += ((double)v.x * x.x + (double)v.y * x.y) + ((double)v.z * x.z + (double)v.w * x.w);
+        }
+    } else {
+        for (int c = threadIdx.x; c < all; c += DOT_THREADS) {
+            float x = stream_value(op.x, row * all + c);
+            sum += (double)(squares ? x : weight_value(fn, f32, n, c)) * x;
+        }
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0)
-        dots[blockIdx.y * (fn.n + 1) + n] = n < fn.n ? (float)sum : (float)(sum / (double)all);
+        dots[blockIdx.y * (fn.n + 1) + n] = squares ? (float)(sum / (double)all) : (float)sum;
 }
 
-/* Softmax + eps, column step, then iterations - 1 times row and column step (4.4 steps 7 to 9). */
+/* Softmax + eps, column step, then iterations - 1 times row and column step (4.4 steps 7 to 9). One thread. */
 static __device__ void sinkhorn(float *c, int m, float eps, int iterations)
 {
     for (int j = 0; j < m; j++) {
@@ -81,9 +99,28 @@ static __device__ void sinkhorn(float *c, int m, float eps, int iterations)
     }
 }
 
-/* One warp a row. The scaling of comb is one thread's work: it is m^2 numbers. */
+/* The same for four streams by a warp: lane 4 j + k holds c[j][k], the upper half repeats the lower. Sums in the same
+ * order, so the bits are the same. */
+static __device__ float sinkhorn_4(float c, float eps, int iterations)
+{
+    const int row = lane_of() & 12, column = lane_of() & 3;
+    auto of_row = [&](float x, int k) { return __shfl_sync(ALL_LANES, x, row + k); };
+    auto of_column = [&](float x, int j) { return __shfl_sync(ALL_LANES, x, 4 * j + column); };
+    float largest = fmaxf(fmaxf(fmaxf(of_row(c, 0), of_row(c, 1)), of_row(c, 2)), of_row(c, 3));
+    c = exp_of(c - largest);
+    c = c / (((0.0f + of_row(c, 0)) + of_row(c, 1)) + of_row(c, 2) + of_row(c, 3)) + eps;
+    for (int round = 0; round < iterations; round++) {
+        if (round > 0)
+            c /= (((0.0f + of_row(c, 0)) + of_row(c, 1)) + of_row(c, 2) + of_row(c, 3)) + eps;
+        c /= (((0.0f + of_column(c, 0)) + of_column(c, 1)) + of_column(c, 2) + of_column(c, 3)) + eps;
+    }
+    return c;
+}
+
+/* One warp a row. The scaling of comb, m^2 numbers, is a warp's work for four streams, else one thread's. */
 static __global__ void mix_finish(struct op_mhc_mix op, int outputs, const float *dots)
 {
+    await_earlier();
     __shared__ float mix[MAX_MIX], comb[MAX_STREAMS * MAX_STREAMS];
     int64_t row = row_at(op.rows, blockIdx.x);
     const float *dot = dots + (int64_t)blockIdx.x * (outputs + 1);
@@ -103,6 +140,12 @@ static __global__ void mix_finish(struct op_mhc_mix op, int outputs, const float
     for (int i = threadIdx.x; i < m * m; i += WARP)
         comb[i] = mix[2 * m + i] * op.scale[2] + op.base[2 * m + i];
     __syncwarp();
+    if (m == 4) {
+        float c = sinkhorn_4(comb[lane_of() % 16], op.hc_eps, op.iterations);
+        if (lane_of() < 16)
+            op.comb[row * 16 + lane_of()] = c;
+        return;
+    }
     if (threadIdx.x == 0)
         sinkhorn(comb, m, op.hc_eps, op.iterations);
     __syncwarp();
@@ -121,21 +164,36 @@ qr_status cuda_mhc_mix(struct backend *b, const struct op_mhc_mix *op, qr_error 
     if ((int64_t)op->rows.count * (fn->n + 1) * 4 > SCRATCH_BYTES)
         return qr_fail(err, QR_BAD_ARGUMENT, "mhc_mix: %d rows are more than its scratch holds", op->rows.count);
     float *dots = (float *)(void *)cuda_of(b)->scratch;
-    LAUNCH("mhc_mix", mix_dots, dim3(fn->n + 1, op->rows.count), THREADS, 0, *op, op->fn->view,
-           fn->format == WEIGHT_F32, dots);
+    bool f32 = fn->format == WEIGHT_F32, wide = f32 && fn->k % 4 == 0 && is_wide(op->x.data);
+    LAUNCH("mhc_mix", mix_dots, dim3(fn->n + 1, op->rows.count), DOT_THREADS, 0, *op, op->fn->view, f32, wide, dots);
     LAUNCH("mhc_mix", mix_finish, op->rows.count, WARP, 0, *op, fn->n, dots);
     return QR_OK;
 }
 
-static __global__ void collapse_kernel(struct op_collapse op)
+static __global__ void __launch_bounds__(ROW_THREADS) collapse_kernel(struct op_collapse op, bool wide)
 {
+    await_earlier();
     extern __shared__ float u[];
     int64_t row = row_at(op.rows, blockIdx.x);
     int m = op.x.count, d = op.x.hidden;
     const float *pre = op.pre + row * m;
     int64_t first = row * m * d;
+    bool bf16 = op.x.format == ACT_BF16;
 
-    for (int c = threadIdx.x; c < d; c += THREADS) {
+    for (int c = 4 * threadIdx.x; wide && c < d; c += 4 * ROW_THREADS) { /* four streams, four columns a thread */
+        float4 a = load_four(bf16, op.x.data, first + c), b = load_four(bf16, op.x.data, first + d + c),
+               e = load_four(bf16, op.x.data, first + 2 * (int64_t)d + c),
+               f = load_four(bf16, op.x.data, first + 3 * (int64_t)d + c);
+        auto sum = [&](float w, float x, float y, float z) {
+            float p = pre[0] * w, q = pre[1] * x, r = pre[2] * y, s = pre[3] * z;
+            return round_bf16(op.pairwise ? (p + q) + (r + s) : ((p + q) + r) + s);
+        };
+        u[c] = sum(a.x, b.x, e.x, f.x);
+        u[c + 1] = sum(a.y, b.y, e.y, f.y);
+        u[c + 2] = sum(a.z, b.z, e.z, f.z);
+        u[c + 3] = sum(a.w, b.w, e.w, f.w);
+    }
+    for (int c = threadIdx.x; !wide && c < d; c += ROW_THREADS) {
         float sum = pre[0] * stream_value(op.x, first + c);
         if (op.pairwise)
             sum = (sum + pre[1] * stream_value(op.x, first + d + c)) +
@@ -145,13 +203,14 @@ static __global__ void collapse_kernel(struct op_collapse op)
             for (int j = 1; j < m; j++)
                 sum += pre[j] * stream_value(op.x, first + (int64_t)j * d + c);
         u[c] = round_bf16(sum);
-        if (op.collapsed.codes)
-            act_store(op.collapsed, row, c, u[c]);
     }
+    __syncthreads();
+    for (int c = threadIdx.x; op.collapsed.codes && c < d; c += ROW_THREADS)
+        act_store(op.collapsed, row, c, u[c]);
     if (!op.norm)
         return;
     float inverse = rsqrt_of(block_mean_square(u, d) + op.norm_eps);
-    for (int c = threadIdx.x; c < d; c += THREADS) {
+    for (int c = threadIdx.x; c < d; c += ROW_THREADS) {
         float w = bf16_value(((const uint16_t *)op.norm)[c]);
         u[c] = op.inverse ? u[c] * w : round_bf16(w * (u[c] * inverse));
         if (op.normed.codes)
@@ -171,13 +230,15 @@ qr_status cuda_collapse(struct backend *b, const struct op_collapse *op, qr_erro
         return qr_fail(err, QR_BAD_ARGUMENT, "collapse: %d streams%s", op->x.count, op->pairwise ? ", wanted 4" : "");
     if (op->inverse && op->quantized.codes && (op->quantized.format != ACT_I8 || op->quantized.block != d))
         return qr_fail(err, QR_BAD_ARGUMENT, "collapse: a deferred norm quantizes to int8 by row only");
-    LAUNCH("collapse", collapse_kernel, op->rows.count, THREADS, (size_t)d * 4, *op);
+    bool wide = op->x.count == 4 && d % 4 == 0 && is_wide(op->x.data);
+    LAUNCH("collapse", collapse_kernel, op->rows.count, ROW_THREADS, (size_t)d * 4, *op, wide);
     return QR_OK;
 }
 
 /* x[k] <- post_k y + sum_j comb[j][k] x[j]: the sum over j first, in order, then the product is added. */
 static __global__ void expand_kernel(struct op_expand op)
 {
+    await_earlier();
     int64_t row = row_at(op.rows, blockIdx.y);
     int m = op.x.count, d = op.x.hidden, c = blockIdx.x * THREADS + threadIdx.x;
     const float *post = op.post + row * m, *comb = op.comb + row * m * m;
@@ -210,6 +271,7 @@ qr_status cuda_expand(struct backend *b, const struct op_expand *op, qr_error *e
 
 static __global__ void mean_kernel(struct op_stream_mean op)
 {
+    await_earlier();
     int64_t row = row_at(op.rows, blockIdx.x);
     int m = op.x.count, d = op.x.hidden;
     for (int c = threadIdx.x; c < d; c += THREADS) {
@@ -231,6 +293,7 @@ qr_status cuda_stream_mean(struct backend *b, const struct op_stream_mean *op, q
 
 static __global__ void stream_add_kernel(struct op_stream_add op)
 {
+    await_earlier();
     int64_t row = row_at(op.rows, blockIdx.x);
     int m = op.out.count, d = op.out.hidden;
     for (int c = threadIdx.x; c < d; c += THREADS)
@@ -257,6 +320,7 @@ qr_status cuda_stream_add(struct backend *b, const struct op_stream_add *op, qr_
  * with g = q_weight k_weight; gate = sigmoid(copysign(sqrt(max(|d|, 1e-6)), d)). */
 static __global__ void engram_kernel(struct op_engram op, struct step step)
 {
+    await_earlier();
     int64_t row = row_at(op.rows, blockIdx.y);
     int j = blockIdx.x, m = op.x.count, d = op.x.hidden;
     const uint16_t *key = (const uint16_t *)op.kv + (row * (m + 1) + j) * d;

@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "number/e8m0.h"
 #include "ops/cuda/cuda.h"
+#include "ops/cuda/record.h"
 
 /* Rows start on pieces that four lanes read at once, 16 bytes each. */
 enum { PIECE_BYTES = 64 };
@@ -103,14 +104,12 @@ static int64_t scale_bytes(const struct weight_spec *s, int64_t *rows, int64_t *
     return *rows * *cols;
 }
 
-/* Values at a pitch, zeros behind each row, then the scales. */
-static qr_status send(struct cuda_backend *cuda, struct weight *w, int64_t scales, qr_error *err)
+/* Values at a pitch, zeros behind each row, then the scales of INT8. */
+static qr_status send_rows(struct cuda_backend *cuda, struct weight *w, int64_t scales, qr_error *err)
 {
     const struct weight_spec *s = &w->spec;
     int64_t bytes = row_bytes(s), pitch = (bytes + PIECE_BYTES - 1) / PIECE_BYTES * PIECE_BYTES;
-    qr_status st = cuda->base.allocate(&cuda->base, pitch * s->n + scales, &w->memory, err);
-    if (st != QR_OK)
-        return qr_fail_in(err, st, "weight %s", s->name);
+    TRY(cuda->base.allocate(&cuda->base, pitch * s->n + scales, &w->memory, err));
     uint8_t *at = w->memory;
     cudaError_t status = cudaSuccess;
     if (pitch != bytes)
@@ -124,6 +123,36 @@ static qr_status send(struct cuda_backend *cuda, struct weight *w, int64_t scale
     w->view.scales = at + pitch * s->n;
     w->view.pitch = pitch;
     return cuda_check(status, s->name, err);
+}
+
+/* The file's bytes go to the device as they are and are laid out there. */
+static qr_status send_packed(struct cuda_backend *cuda, struct weight *w, int64_t scales, qr_error *err)
+{
+    const struct weight_spec *s = &w->spec;
+    struct backend *b = &cuda->base;
+    int64_t bytes = row_bytes(s) * s->n, packed = cuda_packed_bytes(s, &w->view.pitch);
+    void *raw = NULL;
+    w->view.scale_cols = (s->k + 31) / 32;
+    TRY(b->allocate(b, packed, &w->memory, err));
+    TRY(b->allocate(b, bytes + scales, &raw, err));
+    qr_status st = b->upload(b, raw, s->values, bytes, err);
+    if (st == QR_OK && scales)
+        st = b->upload(b, (uint8_t *)raw + bytes, s->scales, scales, err);
+    if (st == QR_OK)
+        st = cuda_pack(b, w, raw, (uint8_t *)raw + bytes, w->memory, err);
+    if (st == QR_OK) /* products read weights before they wait for earlier kernels */
+        st = cuda_check(cudaStreamSynchronize(cuda->stream), s->name, err);
+    b->release(b, raw);
+    w->view.values = w->memory;
+    w->view.scales = w->view.values + (s->n + 31) / 32 * w->view.pitch;
+    return st;
+}
+
+static qr_status send(struct cuda_backend *cuda, struct weight *w, int64_t scales, qr_error *err)
+{
+    bool packed = w->spec.format != WEIGHT_F32 && w->spec.format != WEIGHT_INT8;
+    qr_status st = packed ? send_packed(cuda, w, scales, err) : send_rows(cuda, w, scales, err);
+    return st == QR_OK ? st : qr_fail_in(err, st, "weight %s", w->spec.name);
 }
 
 qr_status cuda_prepare_weight(struct backend *b, const struct weight_spec *spec, struct weight **out, qr_error *err)
@@ -163,6 +192,9 @@ void cuda_release_weight(struct backend *b, struct weight *w)
 {
     if (!w)
         return;
+    (void)record_flush(cuda_of(b), NULL);
+    record_forget(cuda_of(b));
+    cuda_expert_forget(cuda_of(b), w);
     b->release(b, w->memory);
     qr_free(w);
 }

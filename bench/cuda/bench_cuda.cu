@@ -1,0 +1,376 @@
+/* What the CUDA backend's streaming operators reach beside the memory they read: products of FP8 and FP4 weights at the
+ * released widths, experts, attention. The bound is read in the same run. Arguments name the parts to run; none: all.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cuda_runtime.h>
+
+extern "C" {
+#include "base/clock.h"
+#include "ops/device.h"
+}
+
+enum { READ_THREADS = 512, REPEATS = 5, MOST_CALLS = 64 };
+
+static struct backend *gpu;
+static double read_rate; /* bytes a second */
+static uint64_t dice = 88172645463325252u;
+
+#define MUST(call)                                  \
+    do {                                            \
+        qr_error must_err_ = {}, *err = &must_err_; \
+        if ((call) != QR_OK) {                      \
+            printf("%s\n", must_err_.message);      \
+            exit(1);                                \
+        }                                           \
+    } while (0)
+
+static uint32_t roll(void)
+{
+    dice ^= dice << 13;
+    dice ^= dice >> 7;
+    dice ^= dice << 17;
+    return (uint32_t)(dice >> 16);
+}
+
+/* ---- the bound ---- */
+
+static __global__ void read_kernel(const uint4 *data, int64_t n, uint32_t *out)
+{
+    uint32_t sum = 0;
+    int64_t stride = (int64_t)gridDim.x * READ_THREADS, i = (int64_t)blockIdx.x * READ_THREADS + threadIdx.x;
+    for (; i + 3 * stride < n; i += 4 * stride) {
+        uint4 a = __ldcs(data + i), b = __ldcs(data + i + stride), c = __ldcs(data + i + 2 * stride),
+              d = __ldcs(data + i + 3 * stride);
+        sum += a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z ^ b.w ^ c.x ^ c.y ^ c.z ^ c.w ^ d.x ^ d.y ^ d.z ^ d.w;
+    }
+    if (sum == 0x12345678)
+        *out = sum;
+}
+
+static __global__ void fill_kernel(uint4 *data, int64_t n)
+{
+    int64_t stride = (int64_t)gridDim.x * READ_THREADS;
+    for (int64_t i = (int64_t)blockIdx.x * READ_THREADS + threadIdx.x; i < n; i += stride) {
+        uint32_t x = (uint32_t)i * 2654435761u ^ (uint32_t)(i >> 32);
+        data[i] = make_uint4(x, x * 3, x * 5, x * 7);
+    }
+}
+
+static void measure_read(void)
+{
+    const int64_t bytes = (int64_t)8 << 30;
+    uint4 *data;
+    uint32_t *out;
+    if (cudaMalloc(&data, bytes) != cudaSuccess || cudaMalloc(&out, 4) != cudaSuccess)
+        exit(1);
+    cudaDeviceProp p;
+    cudaGetDeviceProperties(&p, 0);
+    fill_kernel<<<p.multiProcessorCount * 4, READ_THREADS>>>(data, bytes / 16);
+    cudaDeviceSynchronize();
+    for (int i = 0; i < REPEATS; i++) {
+        cudaEvent_t a, b;
+        float ms;
+        cudaEventCreate(&a), cudaEventCreate(&b);
+        cudaEventRecord(a);
+        read_kernel<<<p.multiProcessorCount * 4, READ_THREADS>>>(data, bytes / 16, out);
+        cudaEventRecord(b);
+        cudaEventSynchronize(b);
+        cudaEventElapsedTime(&ms, a, b);
+        double rate = (double)bytes / (ms * 1e-3);
+        read_rate = rate > read_rate ? rate : read_rate;
+    }
+    cudaFree(data);
+    cudaFree(out);
+    printf("%s, %d multiprocessors: reads %.0f GB/s\n", p.name, p.multiProcessorCount, read_rate / 1e9);
+}
+
+/* ---- data ---- */
+
+static void *device(const void *from, int64_t bytes)
+{
+    void *p;
+    MUST(gpu->allocate(gpu, bytes, &p, err));
+    if (from)
+        MUST(gpu->upload(gpu, p, from, bytes, err));
+    return p;
+}
+
+static uint8_t *bytes_of(int64_t n, bool e4m3)
+{
+    uint8_t *b = (uint8_t *)malloc((size_t)n + 8);
+    for (int64_t i = 0; i < n; i += 4) {
+        uint32_t x = roll();
+        memcpy(b + i, &x, 4);
+    }
+    for (int64_t i = 0; e4m3 && i < n; i++)
+        if ((b[i] & 0x7F) == 0x7F)
+            b[i] ^= 1;
+    return b;
+}
+
+static uint8_t *scales_of(int64_t n)
+{
+    uint8_t *b = (uint8_t *)malloc((size_t)n);
+    for (int64_t i = 0; i < n; i++)
+        b[i] = (uint8_t)(114 + roll() % 6);
+    return b;
+}
+
+static struct weight *weight_of(enum weight_format format, int32_t n, int32_t k, int32_t splits, const uint8_t *values,
+                                const uint8_t *scales)
+{
+    struct weight *w;
+    struct weight_spec s = {"bench", format, n, k, 32, splits, values, scales};
+    MUST(gpu->prepare_weight(gpu, &s, &w, err));
+    return w;
+}
+
+static struct activation q8_rows(int32_t rows, int32_t cols, int32_t block)
+{
+    uint8_t *codes = bytes_of((int64_t)rows * cols, true), *scales = scales_of((int64_t)rows * cols / block);
+    struct activation a = {ACT_Q8, cols, block, device(codes, (int64_t)rows * cols),
+                           device(scales, (int64_t)rows * cols / block)};
+    free(codes), free(scales);
+    return a;
+}
+
+static struct activation plain_rows(int32_t rows, int32_t cols)
+{
+    struct activation a = {ACT_BF16, cols, 0, device(NULL, (int64_t)rows * cols * 2), NULL};
+    return a;
+}
+
+/* ---- time ---- */
+
+/* Seconds of one call among `count` in a row: the least of several rounds, behind three (to warm up, and to record). */
+template <typename Call> static double seconds_of(int count, Call call)
+{
+    double best = 1e9;
+    for (int round = -3; round < REPEATS; round++) {
+        MUST(gpu->fence(gpu, err));
+        double start = clock_seconds();
+        for (int i = 0; i < count; i++)
+            call(i);
+        MUST(gpu->fence(gpu, err));
+        double each = (clock_seconds() - start) / count;
+        if (round >= 0 && each < best)
+            best = each;
+    }
+    return best;
+}
+
+static void line(const char *name, int rows, double bytes, double seconds)
+{
+    printf("%-34s rows %5d  %9.1f us  %7.1f MB  %5.0f GB/s  share %.3f\n", name, rows, seconds * 1e6, bytes / 1e6,
+           bytes / seconds / 1e9, bytes / seconds / read_rate);
+}
+
+static void flops_line(const char *name, int rows, double flops, double seconds)
+{
+    printf("%-34s rows %5d  %9.1f us  %7.1f GFLOP  %6.1f TFLOP/s\n", name, rows, seconds * 1e6, flops / 1e9,
+           flops / seconds / 1e12);
+}
+
+static const int32_t row_counts[] = {1, 2, 6, 8, 16, 32, 64, 256};
+
+/* ---- products ---- */
+
+static void bench_linear(const char *name, enum weight_format format, int32_t n, int32_t k, int32_t splits)
+{
+    const bool fp4 = format == WEIGHT_FP4, fp8 = format == WEIGHT_FP8;
+    int64_t values = (int64_t)n * k / (fp4 ? 2 : 1) * (format == WEIGHT_BF16 ? 2 : 1);
+    int64_t scales = fp4 ? (int64_t)n * k / 32 : fp8 ? (int64_t)(n / 32) * (k / 32) : 0;
+    int copies = (int)(((int64_t)3 << 30) / values);
+    copies = copies < 2 ? 2 : copies > MOST_CALLS ? MOST_CALLS : copies;
+    uint8_t *codes = bytes_of(values, fp8), *factors = scales_of(scales + 1);
+    if (format == WEIGHT_BF16)
+        for (int64_t i = 1; i < values; i += 2)
+            codes[i] = (uint8_t)(0x3C | (codes[i] & 0x80));
+    struct weight *w[MOST_CALLS];
+    for (int i = 0; i < copies; i++)
+        w[i] = weight_of(format, n, k, splits, codes, factors);
+    free(codes), free(factors);
+    struct activation in = format == WEIGHT_BF16 ? plain_rows(4096, k) : q8_rows(4096, k, 32),
+                      out = plain_rows(4096, n);
+    if (format == WEIGHT_BF16) {
+        uint8_t *x = bytes_of((int64_t)4096 * k * 2, false);
+        for (int64_t i = 1; i < (int64_t)4096 * k * 2; i += 2)
+            x[i] = (uint8_t)(0x3F | (x[i] & 0x80));
+        MUST(gpu->upload(gpu, in.codes, x, (int64_t)4096 * k * 2, err));
+        free(x);
+    }
+    auto run = [&](int32_t rows, int calls) {
+        return seconds_of(calls, [&](int i) {
+            struct op_linear op = {{NULL, rows}, in, w[i % copies], 0, 0, out};
+            MUST(gpu->linear(gpu, &op, err));
+        });
+    };
+    int calls = copies < 8 ? 8 : copies;
+    for (int32_t rows : row_counts)
+        line(name, rows, (double)(values + scales), run(rows, calls));
+    flops_line(name, 4096, 2.0 * 4096 * n * k, run(4096, 8));
+    for (int i = 0; i < copies; i++)
+        gpu->release_weight(gpu, w[i]);
+    gpu->release(gpu, in.codes), gpu->release(gpu, in.scales), gpu->release(gpu, out.codes);
+}
+
+/* ---- experts ---- */
+
+static void bench_experts(const char *name, int32_t experts, int32_t active, int32_t hidden, int32_t inner,
+                          int32_t block)
+{
+    enum { MOST_ROWS = 256, CALLS = 24 };
+    static const struct weight *w1[512], *w2[512], *w3[512];
+    int64_t values = (int64_t)hidden * inner / 2, scales = values / 16;
+    uint8_t *codes = bytes_of(values, false), *factors = scales_of(scales);
+    for (int32_t e = 0; e < experts; e++) {
+        w1[e] = weight_of(WEIGHT_FP4, inner, hidden, 1, codes, factors);
+        w3[e] = weight_of(WEIGHT_FP4, inner, hidden, 1, codes, factors);
+        w2[e] = weight_of(WEIGHT_FP4, hidden, inner, 1, codes, factors);
+    }
+    free(codes), free(factors);
+    struct activation x = q8_rows(MOST_ROWS, hidden, block);
+    void *out = device(NULL, (int64_t)MOST_ROWS * active * hidden * 2);
+    float *weight = (float *)malloc(MOST_ROWS * 16 * 4);
+    for (int i = 0; i < MOST_ROWS * 16; i++)
+        weight[i] = 0.1f;
+    float *device_weight = (float *)device(weight, MOST_ROWS * 16 * 4);
+    for (int32_t rows : row_counts) {
+        double distinct = 0;
+        int32_t *idx[CALLS];
+        for (int c = 0; c < CALLS; c++) {
+            int32_t host[MOST_ROWS * 16];
+            static bool seen[512];
+            memset(seen, 0, sizeof seen);
+            for (int r = 0; r < rows; r++)
+                for (int a = 0; a < active; a++) {
+                    bool again = true;
+                    while (again) {
+                        host[r * active + a] = (int32_t)(roll() % (uint32_t)experts);
+                        again = false;
+                        for (int b = 0; b < a; b++)
+                            again |= host[r * active + b] == host[r * active + a];
+                    }
+                    distinct += !seen[host[r * active + a]];
+                    seen[host[r * active + a]] = true;
+                }
+            idx[c] = (int32_t *)device(host, rows * active * 4);
+        }
+        double seconds = seconds_of(CALLS, [&](int i) {
+            struct op_expert op = {{NULL, rows}, x,  idx[i], device_weight, experts, active,
+                                   w1,           w2, w3,     10.0f,         false,   out};
+            MUST(gpu->expert(gpu, &op, err));
+        });
+        line(name, rows, distinct / CALLS * 3.0 * (double)(values + scales), seconds);
+        for (int c = 0; c < CALLS; c++)
+            gpu->release(gpu, idx[c]);
+    }
+    for (int32_t e = 0; e < experts; e++) {
+        gpu->release_weight(gpu, (struct weight *)w1[e]);
+        gpu->release_weight(gpu, (struct weight *)w2[e]);
+        gpu->release_weight(gpu, (struct weight *)w3[e]);
+    }
+    gpu->release(gpu, x.codes), gpu->release(gpu, x.scales), gpu->release(gpu, out), gpu->release(gpu, device_weight);
+}
+
+/* ---- attention ---- */
+
+/* Rows of one token each at the end of a context of `visible` compressed rows; topk of them, or all (0). */
+static void bench_attend(const char *name, int32_t visible, int32_t topk)
+{
+    enum { HEADS = 64, DIM = 512, WINDOW = 128, MOST_ROWS = 64, CALLS = 16, BLOCK_ROWS = 32 };
+    static const int32_t counts[] = {1, 8, 64};
+    int32_t blocks = (visible + BLOCK_ROWS - 1) / BLOCK_ROWS, kept = topk ? topk : 1;
+    int32_t host[MOST_ROWS], position[MOST_ROWS], ones[MOST_ROWS + 1], many[MOST_ROWS];
+    for (int i = 0; i <= MOST_ROWS; i++)
+        ones[i] = i;
+    for (int i = 0; i < MOST_ROWS; i++)
+        host[i] = i, position[i] = visible * 4 - 1, many[i] = kept;
+    int32_t *table = (int32_t *)malloc((size_t)blocks * MOST_ROWS * 4),
+            *ids = (int32_t *)malloc((size_t)kept * MOST_ROWS * 4);
+    for (int i = 0; i < blocks * MOST_ROWS; i++)
+        table[i] = i % blocks;
+    for (int i = 0; i < kept * MOST_ROWS; i++)
+        ids[i] = (int32_t)(roll() % (uint32_t)visible);
+    struct step step = {};
+    step.rows = MOST_ROWS;
+    step.positions = (int32_t *)device(position, sizeof position);
+    step.batch_id = (int32_t *)device(host, sizeof host);
+    step.first_row = (int32_t *)device(ones, sizeof ones);
+    step.first_position = step.positions;
+    step.slot = (int32_t *)device(host, sizeof host);
+    step.block_table = (int32_t *)device(table, (int64_t)blocks * MOST_ROWS * 4);
+    step.block_stride = blocks;
+    uint8_t *keys = bytes_of((int64_t)blocks * BLOCK_ROWS * DIM * 2, false);
+    for (int64_t i = 1; i < (int64_t)blocks * BLOCK_ROWS * DIM * 2; i += 2)
+        keys[i] = (uint8_t)(0x3E | (keys[i] & 0x80));
+    struct op_attend op = {};
+    op.step = &step;
+    op.heads = HEADS, op.head_dim = DIM, op.window_size = WINDOW, op.block = 64, op.ratio = 4;
+    op.scale = 0.04f;
+    op.q = device(keys, (int64_t)MOST_ROWS * HEADS * DIM * 2 < (int64_t)blocks * BLOCK_ROWS * DIM * 2
+                            ? (int64_t)MOST_ROWS * HEADS * DIM * 2
+                            : 0);
+    op.fresh = op.q;
+    op.key_from = step.positions;
+    op.ring.format = ROW_BF16, op.ring.rows = WINDOW;
+    op.ring.value_row_stride = DIM * 2, op.ring.slot_stride = WINDOW * DIM * 2;
+    op.ring.values = (uint8_t *)device(keys, (int64_t)MOST_ROWS * WINDOW * DIM * 2);
+    op.has_plane = true;
+    op.plane.format = ROW_BF16, op.plane.rows_per_block = BLOCK_ROWS, op.plane.tile_rows = BLOCK_ROWS;
+    op.plane.value_row_stride = DIM * 2,
+    op.plane.value_tile_stride = op.plane.value_block_stride = BLOCK_ROWS * DIM * 2;
+    op.plane.values = (uint8_t *)device(keys, (int64_t)blocks * BLOCK_ROWS * DIM * 2);
+    op.selected = topk ? (int32_t *)device(ids, (int64_t)kept * MOST_ROWS * 4) : NULL;
+    op.selected_stride = kept;
+    op.selected_count = (int32_t *)device(many, sizeof many);
+    op.sinks = (float *)device(keys, HEADS * 4);
+    op.out = plain_rows(MOST_ROWS, HEADS * DIM);
+    for (int32_t rows : counts) {
+        op.rows.index = NULL, op.rows.count = rows;
+        double seconds = seconds_of(CALLS, [&](int) { MUST(gpu->attend(gpu, &op, err)); });
+        line(name, rows, (double)rows * (WINDOW + (topk ? topk : visible)) * DIM * 2, seconds);
+    }
+    free(table), free(ids), free(keys);
+}
+
+static bool wanted(int argc, char **argv, const char *part)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], part) == 0)
+            return true;
+    return argc < 2;
+}
+
+int main(int argc, char **argv)
+{
+    static struct model_plan plan;
+    int64_t bytes;
+    MUST(backend_cuda_open(NULL, NULL, &gpu, err));
+    plan.config.hidden_size = 32768;
+    struct op_limits limits = {&plan, 4096, 64, 1 << 20};
+    MUST(gpu->reserve(gpu, &limits, &bytes, err));
+    measure_read();
+    if (wanted(argc, argv, "linear")) {
+        bench_linear("FP8 wq_b 32768 x 1280", WEIGHT_FP8, 32768, 1280, 1);
+        bench_linear("FP8 wo_b 5120 x 8192", WEIGHT_FP8, 5120, 8192, 8);
+        bench_linear("FP8 wq_a 1280 x 5120", WEIGHT_FP8, 1280, 5120, 1);
+        bench_linear("FP8 131072 x 5120", WEIGHT_FP8, 131072, 5120, 1);
+        bench_linear("FP4 131072 x 5120", WEIGHT_FP4, 131072, 5120, 1);
+        bench_linear("FP4 131072 x 2304", WEIGHT_FP4, 131072, 2304, 1);
+        bench_linear("BF16 head 129280 x 5120", WEIGHT_BF16, 129280, 5120, 1);
+    }
+    if (wanted(argc, argv, "expert")) {
+        bench_experts("experts V4.1 384 x 6, 5120, 2304", 384, 6, 5120, 2304, 32);
+        bench_experts("experts V4 256 x 6, 4096, 2048", 256, 6, 4096, 2048, 128);
+    }
+    if (wanted(argc, argv, "attend")) {
+        bench_attend("attend 128 + 512 chosen", 32768, 512);
+        bench_attend("attend 128 + 2048 rows", 2048, 0);
+    }
+    gpu->close(gpu);
+    return 0;
+}

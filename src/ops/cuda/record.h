@@ -1,0 +1,24 @@
+/* record.h: operators are not started when they are called but written down; what stands between two moments at which
+ * the host looks (an upload, a download, a fence) is a list. A list that was met before is replayed as one graph; the
+ * bits are those of the operators started one by one, for they are the same kernels. */
+#ifndef QR_OPS_CUDA_RECORD_H
+#define QR_OPS_CUDA_RECORD_H
+
+#include "ops/cuda/cuda.h"
+
+struct recorder;
+
+qr_status record_open(struct recorder **out, qr_error *err);
+void record_close(struct recorder *r); /* NULL is fine */
+
+/* Starts everything that is written down, in order. On failure the rest is dropped. */
+qr_status record_flush(struct cuda_backend *cuda, qr_error *err);
+/* Forgets every graph: something they name is about to go. */
+void record_forget(struct cuda_backend *cuda);
+
+/* The operators of a backend that writes them down. */
+void record_install(struct backend *b);
+/* A copy on the device. */
+qr_status record_copy(struct backend *b, void *to, const void *from, int64_t bytes, qr_error *err);
+
+#endif
