@@ -99,8 +99,22 @@ typedef struct qr_engine_options {
     int32_t block_size;             /* tokens a PAGE; 0: 128 */
     const char *kv_cache_dtype;     /* "bf16", "fp4"; NULL: the family's default */
     const char *index_cache_dtype;  /* "fp4", "fp8", "int8"; NULL: the family's default */
+    /* which rows a prompt runs (runtime.md 7): "exact" (default), "off", "bounded"; exact and off give the same bits */
+    const char *decoder_replay, *encoder_replay;
+    int32_t max_prefill_tokens_per_step; /* prefill rows beside decode rows; -1: what decode leaves; 0: never in one step */
+    int32_t attn_prefill_chunk_size; /* prefill rows of a step at most; 0: 16,384. Bounds scratch, changes no bit */
+    int32_t long_prefill_cap;       /* prefill rows of one request and step; 0: no cap */
+    double scheduler_delay_factor;  /* hold a new prompt, while others run, for that many times the last prompt's latency */
+    bool no_prefix_caching;
+    const char *prefix_provenance;  /* "exact-only" (default), "any" */
+    int32_t state_checkpoint_interval_tokens; /* between state images inside a prompt; 0: none */
+    /* Flags of runtime.md 12.1 that belong to features which are not built, as NAME and VALUE by turns: refused (QR_REFUSED)
+     * with the feature and its rule, unless the value is NULL or what this library does anyway. */
+    const char *const *flags;
+    size_t flag_count;              /* pairs */
 } qr_engine_options;
-#define QR_ENGINE_OPTIONS {.size = sizeof(qr_engine_options)}
+#define QR_ENGINE_OPTIONS                                                                                              \
+    {.size = sizeof(qr_engine_options), .max_prefill_tokens_per_step = -1, .state_checkpoint_interval_tokens = 8192}
 
 /* ---- models ---- */
 
@@ -213,6 +227,9 @@ typedef struct qr_request {
     int32_t logprobs;            /* -1: none; 0..20: of the drawn token and of that many best ones */
     int32_t prompt_logprobs;     /* -1: none; 0..20: the same of every prompt token after the first */
     const char *id;              /* for messages; copied; NULL: the handle's number */
+    int32_t priority;            /* higher ones start first, and give way last when the cache is full */
+    uint64_t after;              /* handle of a request that this one shares its beginning with (a fork): it starts once that
+                                  * one has passed its prompt or ended, and so finds its pages in the cache; 0: none */
 } qr_request;
 #define QR_REQUEST {.size = sizeof(qr_request), .logprobs = -1, .prompt_logprobs = -1}
 
@@ -281,6 +298,20 @@ typedef struct qr_usage {
  * the last event has been handed back). */
 QR_API qr_status qr_get_usage(qr_engine *engine, qr_handle handle, qr_usage *out, qr_error *err);
 
+/* ---- events that the acceptance suite injects (runtime.md 13) ---- */
+
+typedef enum qr_injection {
+    QR_INJECT_CANCEL,      /* as qr_cancel */
+    QR_INJECT_PREEMPT,     /* a running request gives its pages and its slot back and waits again, as for lack of pages */
+    QR_INJECT_DROP_IMAGES, /* every state image is forgotten */
+    QR_INJECT_DROP_CACHE,  /* and every cached page */
+    QR_INJECT_RELOCATE,    /* a running request's state moves to another free slot */
+    QR_INJECT_REVERSE      /* the order of the running requests is turned around */
+} qr_injection;
+/* Does it before step `at_step` of the engine (the first is 1); one that has passed: before the next. None of them changes a
+ * token. `handle`: of cancel, preempt and relocate; a request that is over or does not run is passed over. */
+QR_API qr_status qr_inject(qr_engine *engine, qr_injection what, qr_handle handle, uint64_t at_step, qr_error *err);
+
 /* Log probabilities of given tokens: out[i] = log p(tokens[i] | tokens[0 .. i-1]) for i in [from, count), from >= 1; of the
  * raw model distribution. Blocks the caller; takes its turn among the requests. */
 QR_API qr_status qr_score(qr_engine *engine, const int32_t *tokens, size_t count, size_t from, double *out, qr_error *err);
@@ -296,6 +327,18 @@ typedef struct qr_metrics {
     uint64_t prompt_tokens, cached_tokens, output_tokens;
     uint64_t blocks_total, blocks_free, slots_total, slots_free;
     uint64_t index_rows_rounded; /* index keys that their container rounded (runtime.md 2.1) */
+    /* the prefix cache (runtime.md 12.3); hit rate: cached_tokens / (cached_tokens + prompt_tokens) */
+    uint64_t preemptions;
+    uint64_t wanted_tokens;      /* prompt tokens that a cache which forgets nothing could have served */
+    uint64_t hits;               /* prompts that started from cached pages: */
+    uint64_t hits_restored, hits_restored_lower, hits_rerun; /* from an image at the hit, from a lower one, by a rerun */
+    uint64_t rows_rerun;         /* rows below hits that were run again */
+    uint64_t row_layers_trimmed; /* rows times layers that no result needed */
+    uint64_t images_wanted, images_declined; /* boundaries where an image would have served; and had no room */
+    uint64_t images_kept, images_dropped, images_evicted, images_orphaned; /* stored, no room, for pages, with their page */
+    uint64_t chunks_cut;         /* prefill chunks that ended where an image was taken */
+    uint64_t images_held;        /* pages that hold images now */
+    double last_step_age;        /* seconds since the last step that went well; -1: none yet */
 } qr_metrics;
 QR_API void qr_get_metrics(const qr_engine *engine, qr_metrics *out);
 

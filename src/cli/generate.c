@@ -9,6 +9,7 @@
 #include "base/jsonl.h"
 #include "base/status.h"
 #include "cli/commands.h"
+#include "cli/events.h"
 #include "cli/loaded.h"
 #include "cli/sampling_options.h"
 
@@ -42,6 +43,7 @@ struct item {
 
 struct work {
     struct loaded loaded;
+    struct event_list events;
     struct item *items;
     size_t count, capacity;
 };
@@ -122,6 +124,8 @@ static qr_status submit(struct work *w, struct item *item, const struct sampling
         item->request.request.logprobs = (int32_t)top;
     if (st == QR_OK)
         st = qr_submit(w->loaded.engine, &item->request.request, NULL, NULL, &item->handle, &item->error);
+    if (st == QR_OK)
+        st = events_of(&w->events, item->id_text, w->loaded.engine, item->handle, &item->error);
     item->submitted = st == QR_OK;
     item->done = st != QR_OK;
     return st;
@@ -163,11 +167,13 @@ static bool drain(struct work *w, struct item *item, int timeout_ms)
     return err.status != QR_BUSY;
 }
 
+/* One more than runs at once waits for each that runs, so that no step lacks a request for want of a poll. */
 static void run_items(struct work *w, const struct generate_options *o, const size_t *order)
 {
     size_t next = 0, running = 0, first = 0;
+    const size_t ahead = o->concurrency > 1 ? 2 * (size_t)o->concurrency : 1;
     while (first < w->count) {
-        while (next < w->count && running < (size_t)o->concurrency) {
+        while (next < w->count && running < ahead) {
             struct item *item = &w->items[order[next++]];
             if (!item->doc)
                 item->done = true;
@@ -295,6 +301,7 @@ static qr_status write_items(const struct work *w, qr_error *err)
 static void free_work(struct work *w)
 {
     loaded_close(&w->loaded);
+    events_free(&w->events);
     for (size_t i = 0; i < w->count; i++) {
         struct item *item = &w->items[i];
         request_text_free(&item->request);
@@ -314,8 +321,12 @@ static qr_status generate_all(const struct generate_options *o, size_t *failed, 
     qr_status st = read_items(&w, o->requests, err);
     for (size_t i = 0; st == QR_OK && i < w.count; i++)
         st = note_id(&w.items[i], i, err);
+    if (st == QR_OK && o->events)
+        st = events_read(o->events, &w.events, err);
     if (st == QR_OK)
         st = loaded_open(&o->model, &w.loaded, err);
+    if (st == QR_OK)
+        st = events_start(&w.events, w.loaded.engine, err);
     order = qr_calloc(w.count + 1, sizeof *order);
     if (st == QR_OK && !order)
         st = qr_fail(err, QR_NO_MEMORY, "no memory for %zu requests", w.count);
@@ -347,11 +358,11 @@ int command_generate(int argc, char **argv)
         {.name = "requests", .kind = OPTION_PATH, .target = &o.requests, .value = "FILE",
          .help = "JSON lines with id, one of tokens, prompt and messages, and sampling members; - for standard input"},
         {.name = "concurrency", .kind = OPTION_INT, .target = &o.concurrency, .value = "N",
-         .help = "requests handed in at once; default 1", .least = 1, .most = 4096},
+         .help = "requests running at once (--max-num-seqs, where that is not given); default 1", .least = 1, .most = 4096},
         {.name = "shuffle", .kind = OPTION_UINT64, .target = &o.shuffle, .value = "SEED",
          .help = "hand the requests in in another order", .given = &o.has_shuffle},
         {.name = "events", .kind = OPTION_PATH, .target = &o.events, .value = "FILE",
-         .help = "JSON lines of events to inject; not built yet"},
+         .help = "JSON lines {at_step, op, id}: cancel, preempt, drop_images, drop_cache before a step"},
         {0}};
     struct command_line line = {.command = "generate", .synopsis = "--model DIR --requests FILE.jsonl",
                                 .about = "Runs every request of a file and writes the answers in order of id. A request that "
@@ -361,10 +372,9 @@ int command_generate(int argc, char **argv)
         return status;
     if (!o.model.model || !o.requests) {
         status = options_wrong(&line, "%s is missing", o.model.model ? "--requests FILE" : "--model DIR");
-    } else if (o.events) {
-        fprintf(stderr, "quire generate: --events is not built yet\n");
-        status = 3;
     } else {
+        if (o.model.max_num_seqs == 0)
+            o.model.max_num_seqs = o.concurrency;
         qr_status st = generate_all(&o, &failed, &err);
         status = st == QR_OK ? failed > 0 : report_failure("generate", &err);
         if (st == QR_OK && failed)

@@ -50,6 +50,17 @@ qr_engine_options model_options_engine(const struct model_options *m)
     o.block_size = m->block_size;
     o.kv_cache_dtype = m->kv_cache_dtype;
     o.index_cache_dtype = m->index_cache_dtype;
+    o.decoder_replay = m->decoder_replay;
+    o.encoder_replay = m->encoder_replay;
+    o.prefix_provenance = m->prefix_provenance;
+    o.max_prefill_tokens_per_step = m->max_prefill_rows;
+    o.attn_prefill_chunk_size = m->attn_chunk;
+    o.long_prefill_cap = m->long_prefill_cap;
+    o.state_checkpoint_interval_tokens = m->image_interval;
+    o.scheduler_delay_factor = m->delay_factor;
+    o.no_prefix_caching = m->no_prefix_caching;
+    o.flags = &m->features[0][0];
+    o.flag_count = FEATURE_COUNT;
     return o;
 }
 

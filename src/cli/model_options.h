@@ -6,6 +6,45 @@
 #include "cli/options.h"
 #include "quire.h"
 
+/* Flags of features that are not built: no help lists them, the library refuses them, naming feature and rule.
+ * X(m, row, flag, kind, value). */
+/* clang-format off */
+#define FEATURE_FLAGS(X, m)                                                                                            \
+    X(m, 0, "method", OPTION_STRING, "auto|none|dspark|mtp")                                                           \
+    X(m, 1, "num-speculative-tokens", OPTION_STRING, "N")                                                              \
+    X(m, 2, "draft-width", OPTION_STRING, "N")                                                                         \
+    X(m, 3, "verifier", OPTION_STRING, "match|ratio|block")                                                            \
+    X(m, 4, "draft-sampling", OPTION_STRING, "coupled|greedy|probabilistic")                                           \
+    X(m, 5, "forced-acceptance-length", OPTION_STRING, "N")                                                            \
+    X(m, 6, "speculation-profile", OPTION_STRING, "FILE")                                                              \
+    X(m, 7, "pipeline-parallel-size", OPTION_STRING, "N")                                                              \
+    X(m, 8, "context-parallel-size", OPTION_STRING, "N")                                                               \
+    X(m, 9, "data-parallel-size", OPTION_STRING, "N")                                                                  \
+    X(m, 10, "enable-dp-attention", OPTION_SET, "on")                                                                  \
+    X(m, 11, "enable-tbo", OPTION_STRING, "prefill")                                                                   \
+    X(m, 12, "enable-tbo-decode", OPTION_SET, "on")                                                                    \
+    X(m, 13, "kv-transfer", OPTION_STRING, "NAME")                                                                     \
+    X(m, 14, "offload-ram-bytes", OPTION_STRING, "N")                                                                  \
+    X(m, 15, "offload-disk-bytes", OPTION_STRING, "N")                                                                 \
+    X(m, 16, "offload-dir", OPTION_STRING, "DIR")                                                                      \
+    X(m, 17, "disaggregation", OPTION_STRING, "prefill|decode")                                                        \
+    X(m, 18, "enable-eplb", OPTION_SET, "on")                                                                          \
+    X(m, 19, "online-quantization", OPTION_STRING, "NAME")                                                             \
+    X(m, 20, "level", OPTION_STRING, "0|3")                                                                            \
+    X(m, 21, "cudagraph-mode", OPTION_STRING, "FULL|TR_HYBRID|NONE")                                                   \
+    X(m, 22, "cudagraph-capture-sizes", OPTION_STRING, "LIST")                                                         \
+    X(m, 23, "tp", OPTION_STRING, "N")                                                                                 \
+    X(m, 24, "ep", OPTION_STRING, "N")                                                                                 \
+    X(m, 25, "enable-expert-parallel", OPTION_SET, "on")                                                               \
+    X(m, 26, "export-hidden-states", OPTION_SET, "on")                                                                 \
+    X(m, 27, "fused-moe-communication", OPTION_SET, "on")                                                              \
+    X(m, 28, "index-query-grid", OPTION_STRING, "fp4|plane")
+enum { FEATURE_COUNT = 29 };
+#define FEATURE_NAME(m, row, flag, kind_, value_) [row] = {flag, NULL},
+#define FEATURE_ROW(m, row, flag, kind_, value_)                                                                       \
+    , {.name = flag, .kind = kind_, .target = &(m).features[row][1], .value = value_, .help = ""}
+/* clang-format on */
+
 struct model_options {
     const char *model; /* NULL when absent */
     const char *device;
@@ -20,11 +59,17 @@ struct model_options {
     int block_size, max_num_seqs, max_num_batched_tokens;
     uint64_t kv_ram_bytes;
     const char *kv_cache_dtype, *index_cache_dtype;
+    const char *decoder_replay, *encoder_replay, *prefix_provenance;
+    int max_prefill_rows, attn_chunk, long_prefill_cap, image_interval; /* the first -1: what decode leaves */
+    double delay_factor;
+    bool no_prefix_caching;
+    const char *features[FEATURE_COUNT][2]; /* flag, value; value NULL: absent */
 };
 
 #define MODEL_OPTIONS_DEFAULT                                          \
     {                                                                  \
-        .device = "cpu", .prompt_profile = "auto", .log_level = "warn" \
+        .device = "cpu", .prompt_profile = "auto", .log_level = "warn", .max_prefill_rows = -1, .image_interval = 8192, \
+        .features = {FEATURE_FLAGS(FEATURE_NAME, )}                                                                     \
     }
 
 /* Rows for a command's table; `m` is a struct model_options. */
@@ -58,7 +103,36 @@ struct model_options {
     {.name = "kv-cache-dtype", .kind = OPTION_CHOICE, .target = &(m).kv_cache_dtype, .value = "bf16|fp4",              \
      .help = "container of main and window rows; changes no bit"},                                                     \
     {.name = "index-cache-dtype", .kind = OPTION_CHOICE, .target = &(m).index_cache_dtype, .value = "fp4|fp8|int8",    \
-     .help = "container of index keys"}
+     .help = "container of index keys"},                                                                               \
+    {.name = "decoder-replay", .kind = OPTION_CHOICE, .target = &(m).decoder_replay, .value = "exact|bounded|off",     \
+     .help = "layers behind the last KV source run the rows that later results need (default), or every row"},         \
+    {.name = "decoder-swa-bounded-replay", .kind = OPTION_SET, .target = &(m).decoder_replay, .value = "bounded",      \
+     .help = "--decoder-replay bounded"},                                                                              \
+    {.name = "no-decoder-swa-bounded-replay", .kind = OPTION_SET, .target = &(m).decoder_replay, .value = "off",       \
+     .help = "--decoder-replay off"},                                                                                  \
+    {.name = "encoder-replay", .kind = OPTION_CHOICE, .target = &(m).encoder_replay, .value = "exact|bounded|off",     \
+     .help = "start from any cached page (default), or from state images only"},                                       \
+    {.name = "encoder-swa-bounded-replay", .kind = OPTION_SET, .target = &(m).encoder_replay, .value = "bounded",      \
+     .help = "--encoder-replay bounded"},                                                                              \
+    {.name = "no-encoder-swa-bounded-replay", .kind = OPTION_SET, .target = &(m).encoder_replay, .value = "off",       \
+     .help = "--encoder-replay off"},                                                                                  \
+    {.name = "no-prefix-caching", .kind = OPTION_FLAG, .target = &(m).no_prefix_caching,                               \
+     .help = "compute every prompt from its first token"},                                                             \
+    {.name = "prefix-provenance", .kind = OPTION_CHOICE, .target = &(m).prefix_provenance, .value = "exact-only|any",  \
+     .help = "which cached pages may be used; default: those that a cold run would have made"},                        \
+    {.name = "state-checkpoint-interval-tokens", .kind = OPTION_INT, .target = &(m).image_interval, .value = "N",      \
+     .help = "tokens between state images inside a prompt; 0: none; default 8192", .least = 0, .most = 2147483647},    \
+    {.name = "max-prefill-tokens-per-step", .kind = OPTION_INT, .target = &(m).max_prefill_rows, .value = "N",         \
+     .help = "prefill rows beside decode rows; 0: never in one step; default: what decode leaves", .least = -1,        \
+     .most = 1 << 20},                                                                                                 \
+    {.name = "attn-prefill-chunk-size", .kind = OPTION_INT, .target = &(m).attn_chunk, .value = "N",                   \
+     .help = "prefill rows of a step at most; bounds scratch, changes no bit; default 16384", .least = 1,              \
+     .most = 1 << 20},                                                                                                 \
+    {.name = "long-prefill-cap", .kind = OPTION_INT, .target = &(m).long_prefill_cap, .value = "N",                    \
+     .help = "prefill rows of one request and step; default 0: no cap", .least = 0, .most = 2147483647},               \
+    {.name = "scheduler-delay-factor", .kind = OPTION_DOUBLE, .target = &(m).delay_factor, .value = "X",               \
+     .help = "hold new prompts for X times the last prompt's latency; default 0", .least = 0, .most = 1e6}             \
+    FEATURE_FLAGS(FEATURE_ROW, m)
 /* clang-format on */
 
 /* The same as the library wants them. `m` must outlive both. */

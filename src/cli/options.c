@@ -62,7 +62,8 @@ void options_usage(const struct command_line *line)
         printf("\n%s\n", line->about);
     printf("\nOptions:\n");
     for (const struct option *o = line->options; !is_last(o); o++)
-        print_option(o);
+        if (!o->help || *o->help)
+            print_option(o);
     print_option(&help_option);
 }
 

@@ -26,7 +26,7 @@ struct option_list {
 
 /* A row of the table; the last row is all zero. `name` without dashes (may be NULL when there is a letter), `letter`
  * may be 0. `target` is left alone when the option is absent, so it holds the default. `value` is the placeholder in
- * the help ("DIR", "N"). */
+ * the help ("DIR", "N"); an option whose `help` is empty is taken, but not listed. */
 struct option {
     const char *name;
     char letter;

@@ -5,10 +5,21 @@
 #include <time.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/thread.h"
+#include "engine/identity.h"
+#include "engine/rules.h"
 #include "ops/device.h"
 
 /* ---- the engine's thread ---- */
+
+/* A new prompt is held while others run and it has not waited for long (runtime.md 4.3, delay factor). */
+static bool is_held(const struct qr_engine *engine)
+{
+    const struct request *next = engine_next_waiting(engine);
+    return engine->delay_factor > 0 && engine->tasks && next && !atomic_load(&next->cancelled) &&
+           clock_seconds() - next->submitted < engine->delay_factor * engine->prompt_latency;
+}
 
 /* Takes up what came: every score, and as many requests as may run at once. The lock is held, and let go meanwhile. */
 static void take_up(struct qr_engine *engine)
@@ -19,7 +30,7 @@ static void take_up(struct qr_engine *engine)
         struct request *r = NULL;
         if (job)
             engine->scores = job->next;
-        else if (m.running + m.waiting < engine->max_requests)
+        else if (m.running + m.waiting < engine->max_requests && !is_held(engine))
             r = engine_take_waiting(engine);
         if (!job && !r)
             return;
@@ -36,6 +47,7 @@ static void take_up(struct qr_engine *engine)
 static bool work(struct qr_engine *engine)
 {
     engine_sweep(engine);
+    engine_inject(engine);
     engine_pass_cancels(engine);
     const bool stepped = engine_step(engine);
     engine_finish_tasks(engine);
@@ -74,6 +86,12 @@ static const struct sched_costs first_costs = {.row_layer = 1e-4, .step = 5e-3, 
 
 static qr_status open_sched(struct qr_engine *engine, const struct engine_size *size, qr_error *err)
 {
+    const qr_engine_options *o = &size->options;
+    enum replay_mode decoder, encoder;
+    char identity[ENGINE_IDENTITY];
+    replay_mode_parse(o->decoder_replay, &decoder);
+    replay_mode_parse(o->encoder_replay, &encoder);
+    engine_identity(engine, identity);
     const struct sched_options options = {.plan = &engine->model->plan,
                                           .geometry = &engine->geometry,
                                           .pool = &engine->pool,
@@ -81,11 +99,16 @@ static qr_status open_sched(struct qr_engine *engine, const struct engine_size *
                                           .max_rows = size->limits.max_rows,
                                           .max_logits = size->limits.max_logits,
                                           .max_length = engine->max_model_len,
-                                          .max_prefill_rows = -1,
+                                          .identity = identity,
+                                          .max_prefill_rows = o->max_prefill_tokens_per_step,
+                                          .most_prefill_rows = o->attn_prefill_chunk_size,
+                                          .long_prefill_cap = o->long_prefill_cap,
                                           .image_token = engine->model->config.image_token_id,
-                                          .prefix_cache = true,
-                                          .images = true,
-                                          .image_interval = 8192,
+                                          .prefix_cache = !o->no_prefix_caching,
+                                          .images = !o->no_prefix_caching,
+                                          .decoder_replay = decoder == REPLAY_MODE_OFF ? REPLAY_OFF : REPLAY_EXACT,
+                                          .encoder_replay = encoder == REPLAY_MODE_OFF ? REPLAY_OFF : REPLAY_EXACT,
+                                          .image_interval = o->state_checkpoint_interval_tokens,
                                           .costs = first_costs};
     engine->results = qr_calloc((size_t)options.max_requests, sizeof *engine->results);
     if (!engine->results)
@@ -126,6 +149,7 @@ static void engine_free(struct qr_engine *engine)
         next = r->next;
         request_free(r);
     }
+    injections_free(engine->injections);
     sampler_scratch_close(engine->sampler);
     qr_free(engine->logits);
     qr_free(engine->results);
@@ -167,6 +191,7 @@ qr_status qr_engine_create(qr_model *model, const qr_engine_options *options, qr
     engine->plan = size.bytes;
     engine->max_model_len = size.bytes.max_model_len;
     engine->max_requests = size.limits.max_requests;
+    engine->delay_factor = size.options.scheduler_delay_factor;
     engine->next_handle = 1;
     engine->metrics.blocks_total = engine->metrics.blocks_free = (uint64_t)size.blocks - 1;
     engine->metrics.slots_total = engine->metrics.slots_free = (uint64_t)size.slots;

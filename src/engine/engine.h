@@ -1,6 +1,6 @@
 /* engine.h: the object behind qr_engine, and its parts: handles.c (the public calls on requests), engine.c (creation, the
  * thread), step.c (a batch of the scheduler is run and its results told), generate.c (one request's answer), score.c,
- * size.c.
+ * inject.c (events of tests), size.c and rules.c.
  *
  * Two kinds of threads: the caller's, and the engine's own, which alone touches scheduler, runner and sampler. They meet
  * in the fields marked "locked", and in requests, as request.h says. */
@@ -37,12 +37,14 @@ struct qr_engine {
     struct sched *sched;
     qr_plan_bytes plan;
     int32_t max_model_len, max_requests;
+    double delay_factor;            /* scheduler_delay_factor */
     /* the engine thread's, sized at creation */
     float *logits;                  /* [vocab] */
     struct sampler_scratch *sampler;
     struct sched_result *results;   /* [max_requests] of a step */
     struct task *tasks;             /* everything that the scheduler has */
     uint64_t next_task;
+    double prompt_latency;          /* seconds from its start to its first token, of the last prompt */
 
     pthread_t thread;
     pthread_mutex_t lock;
@@ -52,11 +54,13 @@ struct qr_engine {
     bool stopping;
     struct request *oldest, *newest; /* all requests that live, in order of their handles */
     struct score_job *scores;
+    struct injection *injections;   /* as they came */
     qr_handle next_handle;
     qr_handle calling;              /* whose callback is running; 0: none */
     int32_t waiting;                /* requests in that state, */
     int32_t waiting_cancelled;      /* and how many of them want no turn any more */
     qr_metrics metrics;
+    double last_step;               /* when the last step went well; 0: none has */
 };
 
 /* ---- handles.c ---- */
@@ -67,10 +71,21 @@ struct qr_engine {
 void engine_deliver(struct qr_engine *engine, struct request *r, struct event *e, const qr_usage *usage);
 /* Ends what was cancelled while it waited, without a forward. Engine thread only, between steps, the lock not held. */
 void engine_sweep(struct qr_engine *engine);
-/* The oldest request that waits for its turn, now running; NULL: none. The lock is held. */
+/* The request whose turn is next: of the highest priority the oldest that waits; NULL: none. The lock is held. */
+struct request *engine_next_waiting(const struct qr_engine *engine);
+/* The same, now running. */
 struct request *engine_take_waiting(struct qr_engine *engine);
 /* Marks a request as cancelled and drops its tokens that nobody fetched. The lock is held. */
 void engine_cancel(struct qr_engine *engine, struct request *r);
+
+/* The request of a handle that its caller has not forgotten; NULL. The lock is held. */
+struct request *engine_find(const struct qr_engine *engine, qr_handle handle);
+
+/* ---- inject.c ---- */
+
+/* Does the injections that are due before the next step. Engine thread only, the lock not held. */
+void engine_inject(struct qr_engine *engine);
+void injections_free(struct injection *list);
 
 /* ---- step.c ---- */
 
@@ -128,8 +143,9 @@ void score_end(struct task *t);
 /* ---- size.c ---- */
 
 /* Resolves options against model and machine: formats, block size, context length, pool sizes. QR_REFUSED (E31, with
- * `too_small` set and everything above it filled in) when it does not fit. `stored`: payload bytes of the checkpoint. */
+ * `too_small` set and everything above it filled in) when it does not fit, or when other rules are broken: all in one sentence. `stored`: payload bytes of the checkpoint. */
 struct engine_size {
+    qr_engine_options options;      /* as given, with defaults; its strings are the caller's */
     struct geometry geometry;
     int64_t prepared;               /* weights held in another form than the file's */
     int64_t cache_bytes;            /* given to both pools */

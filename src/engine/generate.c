@@ -141,8 +141,10 @@ static qr_status advance(struct task *t, int32_t at, struct event *e, qr_error *
         token_counts_push(t->counts, t->token);
     r->count++;
     t->usage.output_tokens = ++t->made;
-    if (t->made == 1)
+    if (t->made == 1) {
         t->usage.seconds_to_first_token = clock_seconds() - r->submitted;
+        t->engine->prompt_latency = t->usage.seconds_prefill;
+    }
     e->event.token = t->token;
 
     const enum ended ended = ending_after(&r->ending, t->token, t->made);

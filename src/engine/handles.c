@@ -30,8 +30,7 @@ static void forget(struct qr_engine *engine, struct request *r)
     request_free(r);
 }
 
-/* The request of a handle that its caller has not forgotten. */
-static struct request *find(const struct qr_engine *engine, qr_handle handle)
+struct request *engine_find(const struct qr_engine *engine, qr_handle handle)
 {
     for (struct request *r = engine->oldest; r; r = r->next)
         if (r->handle == handle)
@@ -39,12 +38,28 @@ static struct request *find(const struct qr_engine *engine, qr_handle handle)
     return NULL;
 }
 
-static struct request *first_waiting(const struct qr_engine *engine, bool cancelled)
+static struct request *first_cancelled(const struct qr_engine *engine)
 {
     for (struct request *r = engine->oldest; r; r = r->next)
-        if (r->state == REQUEST_WAITING && (!cancelled || atomic_load(&r->cancelled)))
+        if (r->state == REQUEST_WAITING && atomic_load(&r->cancelled))
             return r;
     return NULL;
+}
+
+/* A request that shares its beginning with one that waits itself comes behind that one, whatever its priority. */
+static bool has_turn(const struct qr_engine *engine, const struct request *r)
+{
+    const struct request *parent = r->after ? engine_find(engine, r->after) : NULL;
+    return r->state == REQUEST_WAITING && !(parent && parent != r && parent->state == REQUEST_WAITING);
+}
+
+struct request *engine_next_waiting(const struct qr_engine *engine)
+{
+    struct request *best = NULL;
+    for (struct request *r = engine->oldest; r; r = r->next)
+        if ((!best || r->priority > best->priority) && has_turn(engine, r))
+            best = r;
+    return best;
 }
 
 static void start(struct qr_engine *engine, struct request *r)
@@ -56,7 +71,7 @@ static void start(struct qr_engine *engine, struct request *r)
 
 struct request *engine_take_waiting(struct qr_engine *engine)
 {
-    struct request *r = first_waiting(engine, false);
+    struct request *r = engine_next_waiting(engine);
     if (r)
         start(engine, r);
     return r;
@@ -126,7 +141,7 @@ void engine_sweep(struct qr_engine *engine)
 {
     for (;;) {
         pthread_mutex_lock(&engine->lock);
-        struct request *r = engine->waiting_cancelled ? first_waiting(engine, true) : NULL;
+        struct request *r = engine->waiting_cancelled ? first_cancelled(engine) : NULL;
         if (r)
             start(engine, r);
         pthread_mutex_unlock(&engine->lock);
@@ -182,7 +197,7 @@ static struct timespec deadline(int timeout_ms)
 /* Frees the event that the last call handed out, and its request when that was the end. */
 static void take_back(struct qr_engine *engine, qr_handle handle)
 {
-    struct request *r = find(engine, handle);
+    struct request *r = engine_find(engine, handle);
     if (!r || !r->handed)
         return;
     const bool last = r->handed->event.finish != QR_FINISH_NONE;
@@ -197,7 +212,7 @@ static struct request *await(struct qr_engine *engine, qr_handle handle, int tim
 {
     const struct timespec until = timeout_ms < 0 ? (struct timespec){0} : deadline(timeout_ms);
     for (bool late = false;;) {
-        struct request *r = find(engine, handle); /* again each time: another thread may release it */
+        struct request *r = engine_find(engine, handle); /* again each time: another thread may release it */
         if (!r || r->first || r->callback || late)
             return r;
         if (timeout_ms < 0)
@@ -260,7 +275,7 @@ void engine_cancel(struct qr_engine *engine, struct request *r)
 void qr_cancel(qr_engine *engine, qr_handle handle)
 {
     pthread_mutex_lock(&engine->lock);
-    struct request *r = find(engine, handle);
+    struct request *r = engine_find(engine, handle);
     if (r)
         engine_cancel(engine, r);
     pthread_mutex_unlock(&engine->lock);
@@ -269,7 +284,7 @@ void qr_cancel(qr_engine *engine, qr_handle handle)
 void qr_release(qr_engine *engine, qr_handle handle)
 {
     pthread_mutex_lock(&engine->lock);
-    struct request *r = find(engine, handle);
+    struct request *r = engine_find(engine, handle);
     if (r && r->state == REQUEST_FINISHED && engine->calling != handle) {
         forget(engine, r);
     } else if (r) {
@@ -288,7 +303,7 @@ qr_status qr_get_usage(qr_engine *engine, qr_handle handle, qr_usage *out, qr_er
 {
     qr_status st = QR_OK;
     pthread_mutex_lock(&engine->lock);
-    const struct request *r = find(engine, handle);
+    const struct request *r = engine_find(engine, handle);
     if (r) {
         *out = r->usage;
         if (r->state != REQUEST_FINISHED)
@@ -307,6 +322,7 @@ void qr_get_metrics(const qr_engine *given, qr_metrics *out)
     qr_metrics m = engine->metrics;
     m.requests_waiting = (uint64_t)engine->waiting;
     m.requests_running = 0;
+    m.last_step_age = engine->last_step > 0 ? clock_seconds() - engine->last_step : -1;
     for (const struct request *r = engine->oldest; r; r = r->next)
         m.requests_running += r->state == REQUEST_RUNNING;
     pthread_mutex_unlock(&engine->lock);

@@ -182,6 +182,8 @@ static bool copy(const qr_model *model, struct request *r, const qr_request *q, 
     r->include_stop = q->include_stop;
     r->logprobs = q->logprobs;
     r->prompt_logprobs = q->prompt_logprobs;
+    r->priority = q->priority;
+    r->after = q->after;
     if (q->id)
         r->name = qr_strdup(q->id);
     r->final = event_make();

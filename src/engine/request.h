@@ -44,6 +44,8 @@ struct request {
     int32_t *ends;                  /* the model's end tokens, then the request's stop tokens: what `ending` names */
     int32_t end_count;
     int32_t logprobs, prompt_logprobs;
+    int32_t priority;
+    qr_handle after;                /* 0: none */
     void (*callback)(void *user, const qr_event *event);
     void *user;
     double submitted;

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "cache/budget.h"
 #include "engine/engine.h"
+#include "engine/rules.h"
 #include "engine/structs.h"
 #include "model/w8a8.h"
 #include "plan/schema.h"
@@ -23,10 +24,22 @@ static qr_status read_options(const qr_engine_options *given, qr_engine_options 
                        "max_model_len %d, max_num_seqs %d, max_num_batched_tokens %d, block_size %d: "
                        "none may be negative",
                        o->max_model_len, o->max_num_seqs, o->max_num_batched_tokens, o->block_size);
+    if (o->max_prefill_tokens_per_step < -1 || o->attn_prefill_chunk_size < 0 || o->long_prefill_cap < 0 ||
+        o->state_checkpoint_interval_tokens < 0 || !(o->scheduler_delay_factor >= 0))
+        return qr_fail(err, QR_BAD_ARGUMENT,
+                       "max_prefill_tokens_per_step %d, attn_prefill_chunk_size %d, long_prefill_cap %d, "
+                       "state_checkpoint_interval_tokens %d, scheduler_delay_factor %g: none may be negative, the first may "
+                       "be -1",
+                       o->max_prefill_tokens_per_step, o->attn_prefill_chunk_size, o->long_prefill_cap,
+                       o->state_checkpoint_interval_tokens, o->scheduler_delay_factor);
+    if (o->flag_count && !o->flags)
+        return qr_fail(err, QR_BAD_ARGUMENT, "flags: %zu pairs at NULL", o->flag_count);
     if (o->max_num_seqs == 0)
         o->max_num_seqs = 1;
     if (o->max_num_batched_tokens == 0)
         o->max_num_batched_tokens = 2048;
+    if (o->attn_prefill_chunk_size == 0)
+        o->attn_prefill_chunk_size = 16384;
     return QR_OK;
 }
 
@@ -64,14 +77,12 @@ static qr_status read_format(const char *field, const char *name, bool index, en
                    index ? "fp4, fp8 or int8" : "bf16 or fp4");
 }
 
-/* Every violated rule in one message (runtime.md 11); a failure of another kind ends the search. */
+/* What the planes look like; rules that they break are added to the list. A failure of another kind is returned. */
 static qr_status choose_geometry(const struct model_plan *plan, const qr_engine_options *o, struct geometry *out,
-                                 qr_error *err)
+                                 struct rule_list *broken, qr_error *err)
 {
     struct geometry_options formats = geometry_defaults(plan);
     qr_error found[3] = {0};
-    char all[sizeof found[0].message] = "";
-    size_t used = 0;
     formats.draft_width = 0;
     if (o->block_size)
         formats.block_tokens = o->block_size;
@@ -83,15 +94,15 @@ static qr_status choose_geometry(const struct model_plan *plan, const qr_engine_
             continue;
         if (found[i].status != QR_REFUSED)
             return qr_fail(err, found[i].status, "%s", found[i].message);
-        if (used < sizeof all)
-            used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", used ? "; " : "", found[i].message);
+        rules_join(broken, &found[i]);
     }
-    return used ? qr_fail(err, QR_REFUSED, "%s", all) : QR_OK;
+    return QR_OK;
 }
 
 static struct model_limits choose_limits(const qr_engine_options *o, int32_t length)
 {
-    int32_t rows = o->max_num_batched_tokens < length ? o->max_num_batched_tokens : length;
+    const int64_t most = (int64_t)length * o->max_num_seqs;
+    int32_t rows = o->max_num_batched_tokens < most ? o->max_num_batched_tokens : (int32_t)most;
     if (rows <= o->max_num_seqs)
         rows = o->max_num_seqs + 1; /* a decode row each, and one left for a prompt */
     int32_t logits = rows < LOGIT_ROWS ? rows : LOGIT_ROWS;
@@ -121,37 +132,34 @@ static qr_status check_available(const struct engine_size *size, int64_t availab
                    (long long)pools, (long long)size->bytes.workspace, (long long)size->prepared, (long long)available, hint);
 }
 
-qr_status engine_size(const struct model_plan *plan, int64_t stored, const qr_engine_options *options,
-                      struct engine_size *out, qr_error *err)
+static int64_t cache_bytes(const qr_engine_options *o, int64_t available, int64_t weights)
 {
-    qr_engine_options o;
+    if (o->kv_ram_bytes == 0)
+        return budget_default_bytes(available, weights);
+    return o->kv_ram_bytes > INT64_MAX ? INT64_MAX : (int64_t)o->kv_ram_bytes;
+}
+
+/* Everything below the geometry. QR_REFUSED (E31): it does not fit. */
+static qr_status fit(const struct model_plan *plan, int64_t stored, struct engine_size *out, qr_error *err)
+{
+    const qr_engine_options *o = &out->options;
     const struct geometry *g = &out->geometry;
-    memset(out, 0, sizeof *out);
-    qr_status st = read_options(options, &o, err);
-    if (st == QR_OK)
-        st = choose_geometry(plan, &o, &out->geometry, err);
-    if (st == QR_OK)
-        st = prepared_bytes(plan, &out->prepared, err);
+    qr_status st = prepared_bytes(plan, &out->prepared, err);
     if (st != QR_OK)
         return st;
-
     const int64_t tables = table_bytes(&plan->config), weights = stored - tables, available = memory_available();
-    out->cache_bytes = o.kv_ram_bytes > INT64_MAX ? INT64_MAX
-                       : o.kv_ram_bytes           ? (int64_t)o.kv_ram_bytes
-                                                  : budget_default_bytes(available, weights + out->prepared);
+    out->cache_bytes = cache_bytes(o, available, weights + out->prepared);
     const struct budget_request wanted = {.bytes = out->cache_bytes,
-                                          .slots = o.max_num_seqs,
-                                          .max_model_len = o.max_model_len,
+                                          .slots = o->max_num_seqs,
+                                          .max_model_len = o->max_model_len,
                                           .ceiling = plan->config.max_position_embeddings};
     st = budget_fit(g, &wanted, &out->budget, err);
-    if (st != QR_OK) {
-        out->too_small = true;
+    if (st != QR_OK)
         return st;
-    }
     const struct budget *fits = &out->budget;
     out->blocks = fits->blocks;
     out->slots = fits->slots;
-    out->limits = choose_limits(&o, (int32_t)fits->max_model_len);
+    out->limits = choose_limits(o, (int32_t)fits->max_model_len);
     out->bytes = (qr_plan_bytes){.weights = (uint64_t)(weights + out->prepared),
                                  .tables = (uint64_t)tables,
                                  .pages = (uint64_t)fits->pool.state_offset,
@@ -162,9 +170,40 @@ qr_status engine_size(const struct model_plan *plan, int64_t stored, const qr_en
                                  .state_bytes = (uint64_t)g->state_bytes,
                                  .slots = (uint64_t)fits->slots,
                                  .max_model_len = (int32_t)fits->max_model_len};
-    st = check_available(out, available, plan->config.max_position_embeddings, err);
-    out->too_small = st != QR_OK;
-    return st;
+    return check_available(out, available, plan->config.max_position_embeddings, err);
+}
+
+/* The rules that need no planes, with what is known of lengths by now. */
+static void check_engine(const struct model_plan *plan, const struct engine_size *size, struct rule_list *broken)
+{
+    const qr_engine_options *o = &size->options;
+    const int32_t block = o->block_size ? o->block_size : geometry_defaults(plan).block_tokens;
+    const int32_t length = size->bytes.max_model_len ? size->bytes.max_model_len : o->max_model_len;
+    rules_features(o, broken);
+    rules_engine(plan, o, block, length, o->max_num_batched_tokens, broken);
+}
+
+qr_status engine_size(const struct model_plan *plan, int64_t stored, const qr_engine_options *options,
+                      struct engine_size *out, qr_error *err)
+{
+    struct rule_list broken = {.used = 0};
+    qr_error small = {0};
+    memset(out, 0, sizeof *out);
+    qr_status st = read_options(options, &out->options, err);
+    if (st == QR_OK)
+        st = choose_geometry(plan, &out->options, &out->geometry, &broken, err);
+    if (st != QR_OK)
+        return st;
+    if (broken.count == 0) { /* there are planes to count */
+        st = fit(plan, stored, out, &small);
+        if (st != QR_OK && st != QR_REFUSED)
+            return qr_fail(err, st, "%s", small.message);
+        out->too_small = st == QR_REFUSED;
+    }
+    check_engine(plan, out, &broken);
+    if (out->too_small)
+        rules_join(&broken, &small);
+    return rules_told(&broken, err);
 }
 
 /* What config and options decide by themselves: a rule that is broken, or a model that does not fit, is refused before

@@ -37,19 +37,30 @@ static qr_status image_marks(const struct qr_engine *engine, const int32_t *toke
     return QR_OK;
 }
 
+/* The scheduler's record of the request that this one shares its beginning with; NULL: none, or it is over. */
+static struct sched_request *parent_of(const struct task *t)
+{
+    for (const struct task *other = t->engine->tasks; t->r && t->r->after && other; other = other->next)
+        if (other->r && other->r->handle == t->r->after)
+            return other->sched;
+    return NULL;
+}
+
 qr_status task_add(struct task *t, const int32_t *tokens, int32_t count, int32_t limit, int32_t first_logits, qr_error *err)
 {
     struct qr_engine *engine = t->engine;
     uint8_t *marks;
     qr_status st = image_marks(engine, tokens, count, &marks, err);
-    const struct request_given given = {.id = ++engine->next_task, .tokens = tokens, .count = count, .limit = limit,
-                                        .image_mask = marks, .first_logits = first_logits, .owner = t};
+    const struct request_given given = {.id = ++engine->next_task, .priority = t->r ? t->r->priority : 0, .tokens = tokens,
+                                        .count = count, .limit = limit, .image_mask = marks, .first_logits = first_logits,
+                                        .owner = t};
     if (st == QR_OK)
         st = sched_request_make(&given, engine->geometry.options.block_tokens, &t->sched, err);
     qr_free(marks);
     if (st != QR_OK)
         return st;
-    st = sched_add(engine->sched, t->sched, err);
+    struct sched_request *parent = parent_of(t);
+    st = parent ? sched_add_after(engine->sched, t->sched, parent, err) : sched_add(engine->sched, t->sched, err);
     if (st != QR_OK) {
         sched_request_free(t->sched);
         t->sched = NULL;
@@ -104,12 +115,14 @@ static void note_time(struct task *t, const struct batch_span *span, double spen
     *(span->rows ? &t->usage.seconds_prefill : &t->usage.seconds_decode) += spent;
 }
 
-static void note_step(struct qr_engine *engine, const struct batch *batch, double spent)
+static void note_step(struct qr_engine *engine, const struct batch *batch, qr_status st, double spent)
 {
     pthread_mutex_lock(&engine->lock);
     qr_metrics *m = &engine->metrics;
     m->steps += batch->count > 0;
     m->step_seconds += spent;
+    if (st == QR_OK)
+        engine->last_step = clock_seconds();
     for (int32_t b = 0; b < batch->count; b++)
         *(batch->spans[b].rows ? &m->prefill_rows : &m->decode_rows) += (uint64_t)batch->spans[b].count;
     pthread_mutex_unlock(&engine->lock);
@@ -147,7 +160,7 @@ bool engine_step(struct qr_engine *engine)
     if (st == QR_OK)
         st = run_batch(engine, batch, &err);
     const double spent = clock_seconds() - start;
-    note_step(engine, batch, spent);
+    note_step(engine, batch, st, spent);
     take_rows(engine, batch, st, &err, spent);
     sched_complete(engine->sched, engine->results, NULL);
     return true;
@@ -155,14 +168,36 @@ bool engine_step(struct qr_engine *engine)
 
 /* ---- ends ---- */
 
-static void note_pools(struct qr_engine *engine)
+static void note_cache(const struct qr_engine *engine, qr_metrics *out)
 {
     const struct sched_metrics m = sched_metrics(engine->sched);
-    const int64_t free = blocks_free(sched_blocks(engine->sched)) + images_evictable(sched_images(engine->sched));
+    const struct images *images = sched_images(engine->sched);
+    const struct images_counters *counters = images_counters(images);
+    out->blocks_free = (uint64_t)(blocks_free(sched_blocks(engine->sched)) + images_evictable(images)); /* cached ones too */
+    out->slots_free = out->slots_total - (uint64_t)m.running;
+    out->cached_tokens = (uint64_t)m.cached_tokens;
+    out->preemptions = (uint64_t)m.preemptions;
+    out->wanted_tokens = (uint64_t)m.wanted_tokens;
+    out->hits = (uint64_t)m.hits;
+    out->hits_restored = (uint64_t)m.restores;
+    out->hits_restored_lower = (uint64_t)m.lower_restores;
+    out->hits_rerun = (uint64_t)m.reruns;
+    out->rows_rerun = (uint64_t)m.rows_rerun;
+    out->row_layers_trimmed = (uint64_t)m.rows_trimmed;
+    out->images_wanted = (uint64_t)m.demands;
+    out->images_declined = (uint64_t)m.demands_declined;
+    out->images_kept = (uint64_t)counters->kept;
+    out->images_dropped = (uint64_t)counters->dropped;
+    out->images_evicted = (uint64_t)counters->evicted;
+    out->images_orphaned = (uint64_t)counters->orphaned;
+    out->chunks_cut = (uint64_t)m.chunks_cut;
+    out->images_held = (uint64_t)images_held(images);
+}
+
+static void note_pools(struct qr_engine *engine)
+{
     pthread_mutex_lock(&engine->lock);
-    engine->metrics.blocks_free = (uint64_t)free; /* cached ones can be had too */
-    engine->metrics.slots_free = engine->metrics.slots_total - (uint64_t)m.running;
-    engine->metrics.cached_tokens = (uint64_t)m.cached_tokens;
+    note_cache(engine, &engine->metrics);
     pthread_mutex_unlock(&engine->lock);
 }
 

@@ -244,10 +244,12 @@ static int32_t decode_demand(const struct sched *s)
 /* Rows for prefill in this step; decode keeps its own. */
 static int32_t prefill_budget(const struct sched *s, int32_t decode)
 {
-    const int32_t most = s->options.max_prefill_rows;
+    const int32_t bound = s->options.most_prefill_rows, all = s->options.max_rows;
+    const int32_t most = s->options.max_prefill_rows, rows = bound > 0 ? sched_min(bound, all) : all;
     if (most == 0)
-        return decode > 0 && s->prefill_passes >= PREFILL_PASSES_MOST ? 0 : s->options.max_rows;
-    return most < 0 ? s->options.max_rows - decode : sched_min(most, s->options.max_rows - decode);
+        return decode > 0 && s->prefill_passes >= PREFILL_PASSES_MOST ? 0 : rows;
+    const int32_t left = sched_min(rows, all - decode);
+    return most < 0 ? left : sched_min(most, left);
 }
 
 static void resume_prefills(struct sched *s)

@@ -1,11 +1,13 @@
 /* label: release */
 /* quire generate: the answers of a file of requests. */
+#define _GNU_SOURCE
 #include "support/program.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "support/scratch.h"
 #include "support/support.h"
 
 #define GENERATE "generate", TINY, GREEDY, "--quiet", "--requests", "-", "--max-tokens", "2"
@@ -142,6 +144,78 @@ static void neither_order_nor_company_changes_an_answer(void **state)
     ran_free(&b);
 }
 
+/* A file of events beside the scratch folder's; freed with the folder. */
+static char *events_file(const char *folder, const char *lines)
+{
+    char *path;
+    assert_true(asprintf(&path, "%s/events.jsonl", folder) > 0);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fputs(lines, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+    return path;
+}
+
+static void injected_events_change_no_token_but_those_of_a_cancel(void **state)
+{
+    (void)state;
+    static const char input[] = "{\"id\":1,\"prompt\":\"Once upon a\",\"temperature\":1,\"seed\":3,\"max_tokens\":9}\n"
+                                "{\"id\":\"b\",\"prompt\":\"The\",\"seed\":4,\"max_tokens\":9}\n"
+                                "{\"id\":3,\"prompt\":\"A dog\",\"max_tokens\":9}\n";
+    char *folder = scratch_make();
+    char *path = events_file(folder, "{\"at_step\":3,\"op\":\"preempt\",\"id\":1}\n"
+                                     "{\"at_step\":5,\"op\":\"drop_cache\"}\n"
+                                     "{\"at_step\":5,\"op\":\"drop_images\",\"id\":1}\n"
+                                     "{\"at_step\":6,\"op\":\"preempt\",\"id\":\"b\"}\n"
+                                     "{\"at_step\":0,\"op\":\"cancel\",\"id\":3}\n");
+    struct ran a = QUIRE_INPUT(input, GENERATE);
+    struct ran b = QUIRE_INPUT(input, GENERATE, "--concurrency", "3", "--events", path);
+    assert_status(&a, 0);
+    assert_status(&b, 0);
+    for (int i = 0; i < 3; i++) {
+        char *alone = strdup(line_at(a.out, i));
+        assert_non_null(alone);
+        if (i == 1)
+            assert_says(line_at(b.out, i), "\"finish_reason\":\"cancelled\"");
+        else
+            assert_string_equal(line_at(b.out, i), alone);
+        free(alone);
+    }
+    ran_free(&a);
+    ran_free(&b);
+    free(path);
+    scratch_remove(folder);
+}
+
+static void events_are_refused_by_line(void **state)
+{
+    (void)state;
+    static const char *const wrong[][2] = {{"{\"at_step\":-1,\"op\":\"drop_cache\"}\n", "line 1: at_step"},
+                                           {"{\"at_step\":1,\"op\":\"stop\",\"id\":1}\n", "line 1: op is none of"},
+                                           {"{\"at_step\":1,\"op\":\"cancel\"}\n", "line 1: cancel without the id"}};
+    for (int i = 0; i < 3; i++) {
+        char *folder = scratch_make(), *path = events_file(folder, wrong[i][0]);
+        struct ran r = QUIRE_INPUT("{\"id\":1,\"tokens\":[5]}\n", GENERATE, "--events", path);
+        assert_status(&r, 1);
+        assert_says(r.err, wrong[i][1]);
+        ran_free(&r);
+        free(path);
+        scratch_remove(folder);
+    }
+}
+
+static void broken_rules_are_told_together_before_loading(void **state)
+{
+    (void)state;
+    struct ran r = QUIRE_INPUT("", GENERATE, "--tp", "2", "--encoder-swa-bounded-replay", "--enable-dp-attention",
+                               "--long-prefill-cap", "5", "--method", "dspark");
+    assert_status(&r, 3);
+    static const char *const rules[] = {"E24 tp is 2: tensor parallelism is not built", "E27", "E16", "E30", "E08"};
+    for (int i = 0; i < 5; i++)
+        assert_says(r.err, rules[i]);
+    ran_free(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -151,6 +225,9 @@ int main(void)
         cmocka_unit_test(what_cannot_be_done_has_an_error_and_the_rest_goes_on),
         cmocka_unit_test(what_a_string_of_c_would_cut_short_is_refused),
         cmocka_unit_test(neither_order_nor_company_changes_an_answer),
+        cmocka_unit_test(injected_events_change_no_token_but_those_of_a_cancel),
+        cmocka_unit_test(events_are_refused_by_line),
+        cmocka_unit_test(broken_rules_are_told_together_before_loading),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,9 @@
+/* mixed.h: many requests at once, with shared beginnings, cancelled, preempted, moved and robbed of their cache, against
+ * each alone and cold. */
+#ifndef QR_TESTS_MIXED_H
+#define QR_TESTS_MIXED_H
+
+/* `requests` of them, at most 200, 16 at once, on the folder `dir` of the source tree. */
+void mixed(const char *dir, int requests);
+
+#endif
