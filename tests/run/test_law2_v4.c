@@ -10,15 +10,13 @@
 #include "support/shared_memory.h"
 #include "support/v4_law.h"
 
-/* The oracle is slow: it runs as far as a token behind the first ratio-128 row. */
 static const struct {
     const char *device; /* NULL: the fast one */
     enum qr_profile profile;
-    int32_t tokens;
-} ways[] = {{NULL, QR_PROFILE_REFERENCE, LAW_TOKENS},
-            {NULL, QR_PROFILE_W8A8, LAW_TOKENS},
-            {"cpu-reference", QR_PROFILE_REFERENCE, 133},
-            {"cpu-reference", QR_PROFILE_W8A8, 133}};
+} ways[] = {{NULL, QR_PROFILE_REFERENCE},
+            {NULL, QR_PROFILE_W8A8},
+            {"cpu-reference", QR_PROFILE_REFERENCE},
+            {"cpu-reference", QR_PROFILE_W8A8}};
 enum { WAYS = sizeof ways / sizeof *ways };
 
 static const char *device_of(int way) { return ways[way].device ? ways[way].device : fast_device(); }
@@ -35,9 +33,9 @@ static void decoding_after_a_prefill_of_any_length_gives_the_bits_of_a_longer_pr
         int32_t tokens[LAW_TOKENS];
         law_open(&r, scratch, device_of(way), ways[way].profile, 1);
         law_tokens(&r, tokens);
-        struct rig_request whole = law_whole(&r, tokens, ways[way].tokens);
+        struct rig_request whole = law_whole(&r, tokens, LAW_TOKENS);
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-            if (!is_fast(way) && lengths[i] != 7 && lengths[i] != 34 && lengths[i] != 127)
+            if (!is_fast(way) && i % 3 != 0) /* the oracle is slow */
                 continue;
             rig_poison(&r);
             law_decode_equals_prefill(&r, &whole, lengths[i], 4);
@@ -56,9 +54,9 @@ static void any_cut_into_steps_gives_the_bits_of_one_forward(void **state)
         int32_t tokens[LAW_TOKENS];
         law_open(&r, scratch, device_of(way), ways[way].profile, 1);
         law_tokens(&r, tokens);
-        struct rig_request whole = law_whole(&r, tokens, ways[way].tokens);
+        struct rig_request whole = law_whole(&r, tokens, LAW_TOKENS);
         for (size_t i = 0; i < (is_fast(way) ? sizeof cuts / sizeof *cuts : 1); i++) {
-            struct rig_request q = rig_request(&r, tokens, ways[way].tokens, (int32_t)i % 3, 31, -5);
+            struct rig_request q = rig_request(&r, tokens, LAW_TOKENS, (int32_t)i % 3, 31, -5);
             rig_poison(&r);
             rig_run(&r, &q, cuts[i]);
             assert_same_logits(&r, &whole, &q, device_of(way));
@@ -76,7 +74,7 @@ static void requests_that_share_steps_get_the_bits_of_being_alone(void **state)
     (void)state;
     static const int32_t paces[3][4] = {{17, 1, 1, 65}, {1, 40, 3, 1}, {9, 0, 2, 131}};
     enum { LENGTH = 170 };
-    for (int way = 0; way < 2; way++) {
+    for (int way = 0; way < WAYS; way++) {
         struct rig r;
         int32_t tokens[3][LENGTH];
         struct rig_request alone[3], shared[3], *list[3];
