@@ -33,14 +33,13 @@ bool row_format_parse(const char *name, bool index, enum row_format *out)
 
 struct geometry_options geometry_defaults(const struct model_plan *plan)
 {
-    bool v4 = plan->config.family == QR_FAMILY_V4;
     int32_t width = plan->config.drafter == QR_DRAFTER_MTP      ? 1
                     : plan->config.drafter == QR_DRAFTER_DSPARK ? plan->config.dspark_block_size
                                                                 : 0;
     return (struct geometry_options){
         .block_tokens = 128,
-        .main_format = v4 ? ROW_BF16 : ROW_FP4_E4M3,
-        .index_format = plan->profile == QR_PROFILE_W8A8 ? ROW_INDEX_INT8 : ROW_INDEX_FP4,
+        .main_format = plan->rows_pack ? ROW_FP4_E4M3 : ROW_BF16,
+        .index_format = plan->index_keys == INDEX_KEYS_INT8 ? ROW_INDEX_INT8 : ROW_INDEX_FP4,
         .draft_width = width,
     };
 }
@@ -132,15 +131,17 @@ static void check_block(const struct model_plan *plan, const struct geometry_opt
 
 static void check_formats(const struct model_plan *plan, const struct geometry_options *o, struct refusal *r)
 {
-    bool v41 = plan->config.family == QR_FAMILY_V41, w8a8 = plan->profile == QR_PROFILE_W8A8;
-    bool index = v41    ? o->index_format == ROW_INDEX_FP8 || o->index_format == ROW_INDEX_FP4
-                 : w8a8 ? o->index_format == ROW_INDEX_INT8
-                        : o->index_format == ROW_INDEX_FP4;
+    static const char *const wanted[] = {
+        [INDEX_KEYS_FP8_OR_FP4] = "fp8 or fp4", [INDEX_KEYS_FP4] = "fp4", [INDEX_KEYS_INT8] = "int8"};
+    const enum index_keys keys = plan->index_keys;
+    bool index = (o->index_format == ROW_INDEX_FP8 && keys == INDEX_KEYS_FP8_OR_FP4) ||
+                 (o->index_format == ROW_INDEX_FP4 && keys != INDEX_KEYS_INT8) ||
+                 (o->index_format == ROW_INDEX_INT8 && keys == INDEX_KEYS_INT8);
     if (!index)
-        refuse(r, "E05 index cache format is %s, wanted %s", row_format_name(o->index_format),
-               v41 ? "fp8 or fp4" : w8a8 ? "int8" : "fp4");
-    if (o->main_format != ROW_BF16 && !(v41 && o->main_format == ROW_FP4_E4M3))
-        refuse(r, "E06 cache format is %s, wanted %s", row_format_name(o->main_format), v41 ? "bf16 or fp4" : "bf16");
+        refuse(r, "E05 index cache format is %s, wanted %s", row_format_name(o->index_format), wanted[keys]);
+    if (o->main_format != ROW_BF16 && !(plan->rows_pack && o->main_format == ROW_FP4_E4M3))
+        refuse(r, "E06 cache format is %s, wanted %s", row_format_name(o->main_format),
+               plan->rows_pack ? "bf16 or fp4" : "bf16");
 }
 
 /* ---- what a model asks for ---- */

@@ -190,6 +190,11 @@ qr_status config_parse(const char *json, size_t size, const char *name, struct q
     return st;
 }
 
+const char *config_family_title(const struct qr_config *config)
+{
+    return config->family == QR_FAMILY_V41 ? "DeepSeek-V4.1" : "DeepSeek-V4";
+}
+
 qr_status config_read(const char *path, struct qr_config *out, qr_error *err)
 {
     char *text = NULL;

@@ -79,4 +79,7 @@ qr_status config_read(const char *path, struct qr_config *out, qr_error *err);
 /* The same from memory; `name` is quoted in errors. */
 qr_status config_parse(const char *json, size_t size, const char *name, struct qr_config *out, qr_error *err);
 
+/* "DeepSeek-V4" or "DeepSeek-V4.1". */
+const char *config_family_title(const struct qr_config *config);
+
 #endif

@@ -33,11 +33,6 @@ void format_census(const struct checkpoint *ck, struct format_census *out)
     }
 }
 
-const char *family_title(const struct qr_config *c)
-{
-    return c->family == QR_FAMILY_V41 ? "DeepSeek-V4.1" : "DeepSeek-V4";
-}
-
 const char *drafter_title(const struct qr_config *c)
 {
     switch (c->drafter) {

@@ -43,7 +43,6 @@ struct format_census {
 void format_census(const struct checkpoint *ck, struct format_census *out);
 
 /* Words both forms use. */
-const char *family_title(const struct qr_config *c);   /* "DeepSeek-V4.1" */
 const char *drafter_title(const struct qr_config *c);  /* "DSpark", "MTP", "none" */
 const char *mismatch_title(enum mismatch kind);        /* "missing", "unexpected", "wrong shape", "wrong format" */
 /* "builds", "reads" or NULL. */

@@ -31,7 +31,7 @@ static void put_layer_of(struct json_writer *w, const char *key, int32_t layer)
 static void put_model(const struct description *d, struct json_writer *w)
 {
     const struct qr_config *c = &d->plan->config;
-    put_string(w, "family", family_title(c));
+    put_string(w, "family", config_family_title(c));
     put_string(w, "path", d->dir);
     put_string(w, "profile", d->plan->profile == QR_PROFILE_W8A8 ? "w8a8" : "reference");
     put_string(w, "expert_format",

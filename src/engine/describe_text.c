@@ -6,7 +6,7 @@ static void put_model(const struct description *d, struct buffer *out)
 {
     const struct qr_config *c = &d->plan->config;
     char vocab[32], positions[32];
-    buffer_printf(out, "%s  %s\n", family_title(c), d->dir);
+    buffer_printf(out, "%s  %s\n", config_family_title(c), d->dir);
     buffer_printf(out, "  %d layers, hidden size %d, %d heads of %d, vocabulary %s, positions %s\n", (int)c->num_hidden_layers,
                   (int)c->hidden_size, (int)c->num_attention_heads, (int)c->head_dim,
                   number_grouped(c->vocab_size, vocab), number_grouped(c->max_position_embeddings, positions));

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "checkpoint/prompt_profile.h"
 #include "engine/structs.h"
 #include "ops/device.h"
 #include "plan/settle.h"
@@ -88,28 +89,15 @@ static qr_status set_names(qr_model *model, const char *dir, qr_error *err)
     return QR_OK;
 }
 
-/* Which chat text the checkpoint was trained with (protocol.md 2.1): the encoder file beside the weights decides between
- * the two V4 forms; without one the later form is assumed, and said. */
 static qr_status choose_prompt_profile(qr_model *model, const char *wanted, qr_error *err)
 {
-    static const char later_text[] = "Beyond maximum";
     const char *chosen = wanted;
     if (strcmp(wanted, "auto") == 0) {
-        chosen = "v41";
-        if (model->config.family == QR_FAMILY_V4) {
-            char *path = path_join(model->dir, "encoding/encoding_dsv4.py"), *text = NULL;
-            size_t size;
-            chosen = "v4b";
-            if (!path)
-                return qr_fail(err, QR_NO_MEMORY, "%s: no memory for a path", model->dir);
-            if (file_read(path, 1 << 20, &text, &size, NULL) == QR_OK)
-                chosen = strstr(text, later_text) ? "v4b" : "v4a";
-            else
-                qr_logf(&model->log, QR_LOG_INFO, "%s: no encoder file beside the weights, prompt profile v4b assumed",
-                        model->dir);
-            qr_free(text);
-            qr_free(path);
-        }
+        enum chat_profile own;
+        qr_status st = prompt_profile_of(model->dir, &model->config, &model->log, &own, err);
+        if (st != QR_OK)
+            return st;
+        chosen = chat_profile_name(own);
     }
     snprintf(model->prompt_profile, sizeof model->prompt_profile, "%s", chosen);
     return QR_OK;

@@ -117,7 +117,7 @@ void qr_model_get_info(const qr_model *model, qr_model_info *out)
                            .temperature = model->generation.temperature, .top_p = model->generation.top_p,
                            .thinking_levels = true};
     snprintf(out->name, sizeof out->name, "%s", model->name);
-    snprintf(out->family, sizeof out->family, "%s", family_title(c));
+    snprintf(out->family, sizeof out->family, "%s", config_family_title(c));
     (void)backend_name(model->device, out->backend, sizeof out->backend, NULL); /* it was there when the model was opened */
     snprintf(out->prompt_profile, sizeof out->prompt_profile, "%s", model->prompt_profile);
 }

@@ -141,6 +141,15 @@ static void number_owners(struct model_plan *p)
     }
 }
 
+/* What the values that are cached may be kept as (v41-model.md 5.2; v4-model.md 5.6, 7.4; runtime.md 2.1). */
+static void choose_containers(struct model_plan *p)
+{
+    p->rows_pack = p->config.family == QR_FAMILY_V41;
+    p->index_keys = p->config.family == QR_FAMILY_V41     ? INDEX_KEYS_FP8_OR_FP4
+                    : p->profile == QR_PROFILE_REFERENCE ? INDEX_KEYS_FP4
+                                                         : INDEX_KEYS_INT8;
+}
+
 /* What the arithmetic profile asks of the model (v4-model.md 1.4 rule 9). */
 static qr_status check_profile(const struct model_plan *p, qr_error *err)
 {
@@ -188,6 +197,7 @@ qr_status plan_make(const struct qr_config *config, enum qr_profile profile, str
     for (int32_t i = 0; i < drafts; i++)
         out->layer[layers + i] = draft_layer(config);
     number_owners(out);
+    choose_containers(out);
     return check_profile(out, err);
 }
 

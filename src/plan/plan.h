@@ -21,6 +21,9 @@ enum selection_order { SELECTION_ASCENDING, SELECTION_BY_SCORE };
 enum compressor { COMPRESSOR_NONE, COMPRESSOR_SINGLE /* ratio 1 */, COMPRESSOR_PAIR /* ratio 2, gate per channel */,
                   COMPRESSOR_OVERLAP /* ratio 4, eight slots */, COMPRESSOR_PLAIN /* V4, any other ratio */ };
 
+/* What index keys may be kept as: V4.1 gives the same bits to both of its grids; the grid of V4 is the profile's. */
+enum index_keys { INDEX_KEYS_FP8_OR_FP4, INDEX_KEYS_FP4, INDEX_KEYS_INT8 };
+
 struct layer_plan {
     enum attend attend;
     int32_t ratio;        /* tokens per compressed row of the cache it reads; 0: none */
@@ -59,6 +62,8 @@ struct model_plan {
     int32_t owner_of_layer[QR_MAX_LAYERS]; /* index into `owner` of a layer's kv_owner, or -1 */
     int32_t index_sources;                 /* layers with owns_index */
     int32_t index_source_of_layer[QR_MAX_LAYERS]; /* ordinal of its index_owner among them, or -1 */
+    bool rows_pack;        /* cached rows lie on the FP4 grid of blocks of 16, so that a container may pack them */
+    enum index_keys index_keys;
     int32_t max_ratio;                     /* largest ratio of an owner; 1 when there is none */
 };
 

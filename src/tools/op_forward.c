@@ -121,7 +121,7 @@ qr_status forward_open(struct op_run *r, struct op_composition *c, bool mtp, qr_
     const char *params = op_file_metadata(r->file, "params");
     struct qr_config config;
     TRY(config_parse(params, strlen(params), op_file_path(r->file), &config, err));
-    if (config.family != QR_FAMILY_V4 || config.drafter != QR_DRAFTER_MTP)
+    if (config.drafter != QR_DRAFTER_MTP)
         return qr_fail(err, QR_UNSUPPORTED, "unsupported model: %s: params are not those of a V4 model with the serial MTP layer", op_file_path(r->file));
     config.stored_w8a8 = r->w8a8;
     TRY(composition_open(r, c, &config, WEIGHTS_EMBED | WEIGHTS_FINAL | WEIGHTS_ATTENTION | WEIGHTS_EXPERTS | (mtp ? WEIGHTS_DRAFTER : 0), mtp,

@@ -82,13 +82,22 @@ static void tell_floats(struct teller *t, const char *name, const char *toleranc
 static enum dtype plain_dtype(enum act_format format) { return format == ACT_F32 ? DTYPE_F32 : DTYPE_BF16; }
 
 /* Codes that may come out one step away where a sum was rounded otherwise: the goldens' lines for stored codes. */
-static const char *flips(const struct teller *t) { return t->r->family == QR_FAMILY_V41 ? "RA(0,0,.015)" : "RA(0,0,.01)"; }
+static const char *flips(const struct teller *t)
+{
+    static const char *const lines[] = {[QR_FAMILY_V41] = "RA(0,0,.015)", [QR_FAMILY_V4] = "RA(0,0,.01)"};
+    return lines[t->r->family];
+}
 /* The same for values on the grid of such codes. */
 static const char *grid_flips(const struct teller *t)
 {
-    return t->r->family == QR_FAMILY_V41 ? "RA(1e-4,1/128,.015)" : "RA(1e-4,1/128,.01)";
+    static const char *const lines[] = {[QR_FAMILY_V41] = "RA(1e-4,1/128,.015)", [QR_FAMILY_V4] = "RA(1e-4,1/128,.01)"};
+    return lines[t->r->family];
 }
-static int64_t spare(const struct teller *t) { return t->r->family == QR_FAMILY_V41 ? 2 : 8; }
+static int64_t spare(const struct teller *t)
+{
+    static const int64_t counts[] = {[QR_FAMILY_V41] = 2, [QR_FAMILY_V4] = 8};
+    return counts[t->r->family];
+}
 
 static void with_spare(struct teller *t, struct op_output *o)
 {

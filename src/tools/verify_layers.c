@@ -58,7 +58,11 @@ void layers_close(struct layers *l)
 }
 
 /* V4.1 hands a pre to the next layer; V4 makes its own. */
-static bool hands_pre(const struct layers *l) { return l->plan->config.family == QR_FAMILY_V41; }
+static bool hands_pre(const struct layers *l)
+{
+    static const bool hands[] = {[QR_FAMILY_V41] = true, [QR_FAMILY_V4] = false};
+    return hands[l->plan->config.family];
+}
 
 static uint8_t *kept_streams(const struct layers *l, int32_t layer, int32_t row)
 {
@@ -193,8 +197,7 @@ static void judge_v4(struct layers *l, struct findings *findings)
 
 void layers_judge(struct layers *l, struct findings *findings)
 {
-    if (l->plan->config.family == QR_FAMILY_V41)
-        judge_v41(l, findings);
-    else
-        judge_v4(l, findings);
+    static void (*const judges[])(struct layers *, struct findings *) = {
+        [QR_FAMILY_V41] = judge_v41, [QR_FAMILY_V4] = judge_v4};
+    judges[l->plan->config.family](l, findings);
 }

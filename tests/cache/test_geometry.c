@@ -105,8 +105,7 @@ static void published_anchors_follow_from_their_parameters(void **state)
 static void v4_page_bytes_are_those_of_table_2_9(void **state)
 {
     (void)state;
-    struct model_plan plan = plan_of(V4_FLASH);
-    plan.profile = QR_PROFILE_W8A8;
+    struct model_plan plan = plan_in(QR_PROFILE_W8A8, V4_FLASH);
     struct geometry g = made(&plan, 128, ROW_BF16, ROW_INDEX_INT8, 0);
     int32_t rows = 0;
     for (int32_t i = 0; i < g.owners; i++)
@@ -237,8 +236,7 @@ static void block_sizes_and_formats_out_of_rule_are_refused_by_id(void **state)
     o.block_tokens = 128;
     o.index_format = ROW_INDEX_INT8;
     expect_refused(&v41, o, "E05");
-    struct model_plan csa = plan_of("tests/golden/v4/wide/model/config.json");
-    csa.profile = QR_PROFILE_W8A8;
+    struct model_plan csa = plan_in(QR_PROFILE_W8A8, "tests/golden/v4/wide/model/config.json");
     p = geometry_defaults(&csa);
     p.block_tokens = 32;
     expect_refused(&csa, p, "E03 block size 32 holds 8 index rows");
@@ -404,8 +402,9 @@ static struct model_plan random_plan(uint32_t *seed)
 {
     struct model_plan p = {0};
     bool v4 = pick(seed, 0, 1);
-    p.config.family = v4 ? QR_FAMILY_V4 : QR_FAMILY_V41;
-    p.profile = v4 && pick(seed, 0, 1) ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE;
+    p.rows_pack = !v4;
+    p.index_keys = !v4 ? INDEX_KEYS_FP8_OR_FP4 : pick(seed, 0, 1) ? INDEX_KEYS_INT8 : INDEX_KEYS_FP4;
+    p.profile = p.index_keys == INDEX_KEYS_INT8 ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE;
     p.config.head_dim = 32 * pick(seed, 1, 5);
     p.config.index_head_dim = 32 * pick(seed, 1, 4);
     p.config.sliding_window = pick(seed, 1, 40);
@@ -435,13 +434,12 @@ static struct model_plan random_plan(uint32_t *seed)
 
 static struct geometry_options random_options(const struct model_plan *p, uint32_t *seed)
 {
-    bool v41 = p->config.family == QR_FAMILY_V41;
     return (struct geometry_options){
         .block_tokens = 64 * pick(seed, 1, 3),
-        .main_format = v41 && pick(seed, 0, 1) ? ROW_FP4_E4M3 : ROW_BF16,
-        .index_format = p->profile == QR_PROFILE_W8A8   ? ROW_INDEX_INT8
-                        : v41 && pick(seed, 0, 1) ? ROW_INDEX_FP8
-                                                  : ROW_INDEX_FP4,
+        .main_format = p->rows_pack && pick(seed, 0, 1) ? ROW_FP4_E4M3 : ROW_BF16,
+        .index_format = p->index_keys == INDEX_KEYS_INT8 ? ROW_INDEX_INT8
+                        : p->index_keys == INDEX_KEYS_FP8_OR_FP4 && pick(seed, 0, 1) ? ROW_INDEX_FP8
+                                                                                     : ROW_INDEX_FP4,
         .draft_width = p->draft_layers ? pick(seed, 0, 7) : 0,
     };
 }

@@ -6,7 +6,8 @@
 
 /* The config of a file of the source tree. */
 struct qr_config config_of(const char *relative);
-/* Its plan under the reference profile. */
+/* Its plan under a profile; plan_of: under the reference profile. */
+struct model_plan plan_in(enum qr_profile profile, const char *relative);
 struct model_plan plan_of(const char *relative);
 
 /* Configs of the released models, written out from the specification's tables. */
