@@ -177,6 +177,32 @@ static qr_status inexact_linear(struct backend *b, const struct op_linear *op, q
     return QR_OK;
 }
 
+/* Every value is one step of bf16 off, which the tolerance allows. */
+static qr_status allowed_linear(struct backend *b, const struct op_linear *op, qr_error *err)
+{
+    TRY(sound_linear(b, op, err));
+    uint16_t *out = op->out.codes;
+    for (int32_t i = 0; op->out.format == ACT_BF16 && i < op->rows.count; i++)
+        for (int32_t c = 0; c < op->out.cols; c++)
+            out[(int64_t)(op->rows.index ? op->rows.index[i] : i) * op->out.cols + c] ^= 1;
+    return QR_OK;
+}
+
+static void a_device_that_is_off_within_the_tolerance_passes_and_errors_do_not_add_up(void **state)
+{
+    (void)state;
+    for (int m = 0; m < MODELS; m++) {
+        struct bench b;
+        open_bench(&b, models[m], NULL);
+        sound_linear = b.device->linear;
+        b.device->linear = allowed_linear;
+        run_operators(&b);
+        if (b.findings.count)
+            fail_msg("%s: %s", models[m], b.findings.items[0]);
+        close_bench(&b);
+    }
+}
+
 /* Leaves a mark in a row that is not its own. */
 static qr_status stray_linear(struct backend *b, const struct op_linear *op, qr_error *err)
 {
@@ -241,6 +267,33 @@ static void a_layer_that_goes_astray_is_found_by_the_tokens(void **state)
     }
 }
 
+/* One step in which the head reads the rows of the step before. */
+static int gathers, broken_gather;
+static qr_status (*sound_gather)(struct backend *b, const struct op_gather *op, qr_error *err);
+static qr_status late_gather(struct backend *b, const struct op_gather *op, qr_error *err)
+{
+    return ++gathers == broken_gather ? QR_OK : sound_gather(b, op, err);
+}
+
+static void one_wrong_token_is_found_where_the_reference_is_sure(void **state)
+{
+    (void)state;
+    bool sure = false;
+    for (broken_gather = 2; !sure && broken_gather < 20; broken_gather++) {
+        struct bench b;
+        open_bench(&b, models[0], NULL);
+        gathers = 0;
+        sound_gather = b.device->gather;
+        b.device->gather = late_gather;
+        run_tokens(&b);
+        assert_false(found(&b, "of 64 choices"));
+        sure = found(&b, "which leads by");
+        assert_int_equal(b.tokens.failed, sure);
+        close_bench(&b);
+    }
+    assert_true(sure);
+}
+
 /* ---- choices ---- */
 
 static void choices_may_differ_only_where_values_nearly_tie(void **state)
@@ -263,6 +316,10 @@ static void choices_may_differ_only_where_values_nearly_tie(void **state)
     assert_non_null(choice_fault(&c, &differs));
     c.order = CHOICE_SET;
     assert_null(choice_fault(&c, &differs));
+    c.found = (int32_t[]){0, 4};
+    assert_non_null(choice_fault(&c, &differs));
+    c.found = (int32_t[]){2, 1};
+    assert_non_null(choice_fault(&c, &differs));
     c.found = (int32_t[]){0, 0};
     assert_non_null(choice_fault(&c, &differs));
     c.found = (int32_t[]){0, 5};
@@ -280,8 +337,10 @@ int main(void)
         cmocka_unit_test(every_operator_that_a_plan_uses_stands_in_the_table),
         cmocka_unit_test(the_w8a8_profile_and_tokens_pass),
         cmocka_unit_test(an_operator_that_does_nothing_is_found),
+        cmocka_unit_test(a_device_that_is_off_within_the_tolerance_passes_and_errors_do_not_add_up),
         cmocka_unit_test(small_errors_and_stray_writes_are_found),
         cmocka_unit_test(a_layer_that_goes_astray_is_found_by_the_tokens),
+        cmocka_unit_test(one_wrong_token_is_found_where_the_reference_is_sure),
         cmocka_unit_test(choices_may_differ_only_where_values_nearly_tie),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
