@@ -1,6 +1,8 @@
 /* quire verify: the files of a model, then this build and this machine against the reference path (design/cli.md). */
+#define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/commands.h"
 #include "cli/model_options.h"
@@ -183,11 +185,20 @@ static qr_status look_at_files(struct verify *v, qr_error *err)
     return st;
 }
 
+/* What takes long is said where somebody waits at a terminal. */
+static void say(const struct verify *v, const char *what)
+{
+    if (!v->model.quiet && isatty(STDERR_FILENO))
+        fprintf(stderr, "%s\n", what);
+}
+
 static qr_status compare(struct verify *v, struct machine *m, struct backend *device, struct backend *reference, qr_error *err)
 {
     snprintf(v->device, sizeof v->device, "%s", device->name);
     snprintf(v->reference, sizeof v->reference, "%s", reference->name);
+    say(v, "comparing every operator with the reference, which takes its time ...");
     TRY(machine_operators(m, device, reference, &v->table, &v->faults, err));
+    say(v, "comparing 64 tokens ...");
     TRY(machine_tokens(m, device, reference, &v->tokens, &v->faults, err));
     if (v->faults.no_memory)
         return qr_fail(err, QR_NO_MEMORY, "%s: no memory for a list of faults", v->model.model);
@@ -232,8 +243,10 @@ static qr_status run(struct verify *v, qr_error *err)
 {
     qr_error why = {0};
     TRY(look_at_files(v, err));
-    if (!v->json)
+    if (!v->json) {
         print_files(v);
+        fflush(stdout);
+    }
     if (!v->defects.count && !v->files_only)
         TRY(look_at_machine(v, err));
     if (v->ran && !v->json)

@@ -8,7 +8,7 @@
 #include "tools/verify_twin.h"
 
 /* Tokens before the calls that are compared, at most; rows of a step of them; rows of the compared chunk, and tokens behind. */
-enum { MOST_CONTEXT = 1024, CONTEXT_ROWS = 128, CHUNK_ROWS = 32, SINGLE_TOKENS = 4 };
+enum { MOST_CONTEXT = 640, CONTEXT_ROWS = 128, CHUNK_ROWS = 32, SINGLE_TOKENS = 4 };
 
 qr_status machine_open(const char *dir, const char *profile, const struct qr_log *log, struct machine *out, qr_error *err)
 {
@@ -69,16 +69,18 @@ static void choose_layers(const struct model_plan *plan, bool *wanted)
         wanted[plan->layers + i] = true;
 }
 
-/* The first position of the compared chunk: behind a wrapped window, with more compressed rows visible than are selected, and
- * with the end of a group of the largest ratio inside of the chunk. */
+/* The first position of the compared chunk: behind a wrapped window, with more compressed rows visible than are selected
+ * where that is not too far, and with the end of a group of the largest ratio inside of the chunk. */
 static int32_t chunk_position(const struct machine *m)
 {
     const struct qr_config *c = &m->config;
     int64_t wanted = 2 * (int64_t)c->sliding_window, most = c->max_position_embeddings - (CHUNK_ROWS + SINGLE_TOKENS + 1);
-    for (int32_t i = 0; i < m->plan.owners; i++)
-        if (m->plan.owner[i].has_index && wanted < (int64_t)m->plan.owner[i].ratio * (c->index_topk + CHUNK_ROWS))
-            wanted = (int64_t)m->plan.owner[i].ratio * (c->index_topk + CHUNK_ROWS);
     wanted = wanted > MOST_CONTEXT ? MOST_CONTEXT : wanted;
+    for (int32_t i = 0; i < m->plan.owners; i++) {
+        int64_t beyond = (int64_t)m->plan.owner[i].ratio * (c->index_topk + CHUNK_ROWS);
+        if (m->plan.owner[i].has_index && beyond > wanted && beyond <= MOST_CONTEXT)
+            wanted = beyond;
+    }
     wanted = wanted / m->plan.max_ratio * m->plan.max_ratio - CHUNK_ROWS / 2;
     wanted = wanted > most ? most : wanted;
     return wanted > 0 ? (int32_t)wanted : 0;

@@ -22,7 +22,7 @@ qr_status machine_open(const char *dir, const char *profile, const struct qr_log
 void machine_close(struct machine *m);
 
 /* Runs one layer of each kind, those whose rows they read, and the MTP layer, at the model's shapes with its weights: a
- * context on the device alone, so that windows have wrapped and selections leave rows out (as far as 1,024 tokens reach), then
+ * context on the device alone, so that windows have wrapped and selections leave rows out (as far as 640 tokens reach), then
  * a chunk of a prompt and single tokens on both, operator by operator. The device's memory holds the model; the reference's
  * is host memory and uses the mapping. */
 qr_status machine_operators(struct machine *m, struct backend *device, struct backend *reference, struct verify_table *table,
