@@ -74,6 +74,15 @@ QR_API void qr_tokens_free(qr_tokens *tokens);
 
 typedef enum qr_log_severity { QR_SEVERITY_ERROR, QR_SEVERITY_WARN, QR_SEVERITY_INFO, QR_SEVERITY_DEBUG } qr_log_severity;
 
+/* What takes its time while a model is opened and an engine is created. */
+typedef enum qr_phase {
+    QR_PHASE_FILES,   /* the folder's files are mapped and their headers checked; bytes */
+    QR_PHASE_TEXT,    /* tokenizer and what is made of it; steps */
+    QR_PHASE_WEIGHTS  /* weights are prepared (qr_engine_create); bytes */
+} qr_phase;
+/* "files", "text", "weights" */
+QR_API const char *qr_phase_name(qr_phase phase);
+
 typedef struct qr_model_options {
     size_t size;
     const char *device;          /* "cpu" (default), "cpu-reference", "cpu-avx512", "cpu-avx2", "cpu-portable",
@@ -84,8 +93,10 @@ typedef struct qr_model_options {
     /* Called from any thread of the library with one line, no newline. NULL: dropped. */
     void (*log)(void *user, qr_log_severity severity, const char *line);
     qr_log_severity log_level;
-    /* Called while weights are prepared, done and total in bytes; returning false cancels (QR_CANCELLED). */
-    bool (*progress)(void *user, uint64_t done, uint64_t total);
+    /* Called along the way, on the caller's thread: in the order of the phases, `done` from 0 up to `total` in each, one
+     * by one with the tensors. Returning false cancels: the call that is in progress undoes itself and returns
+     * QR_CANCELLED. */
+    bool (*progress)(void *user, qr_phase phase, uint64_t done, uint64_t total);
     void *user;                  /* given to both */
 } qr_model_options;
 #define QR_MODEL_OPTIONS {.size = sizeof(qr_model_options), .log_level = QR_SEVERITY_WARN}

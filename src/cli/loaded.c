@@ -9,16 +9,34 @@
 #include "base/status.h"
 #include "cli/plan.h"
 
+/* A line that stays, on a terminal. */
+static bool show_percent(void *user, qr_phase phase, uint64_t done, uint64_t total)
+{
+    struct loaded *l = user;
+    const int percent = total ? (int)((double)done / (double)total * 100) : 0;
+    if (phase == QR_PHASE_WEIGHTS && percent != l->percent)
+        fprintf(stderr, "\rloading %d %%", percent);
+    l->percent = percent;
+    return true;
+}
+
 qr_status loaded_open(const struct model_options *options, struct loaded *out, qr_error *err)
 {
-    const qr_model_options model = model_options_model(options);
+    qr_model_options model = model_options_model(options);
     qr_engine_options engine = model_options_engine(options);
-    *out = (struct loaded){0};
+    const bool shown = !options->quiet && isatty(STDERR_FILENO);
+    *out = (struct loaded){.percent = -1};
+    if (shown) {
+        model.progress = show_percent;
+        model.user = out;
+    }
     qr_status st = plan_before_loading(options, &engine, err);
     if (st == QR_OK)
         st = qr_model_open(options->model, &model, &out->model, err);
     if (st == QR_OK)
         st = qr_engine_create(out->model, &engine, &out->engine, err);
+    if (shown)
+        fputs("\r\033[K", stderr);
     if (st != QR_OK)
         loaded_close(out);
     return st;

@@ -11,9 +11,11 @@
 struct loaded {
     qr_model *model;
     qr_engine *engine;
+    int percent; /* of the weights, as it was last shown */
 };
 
-/* Sizes both (cli/plan.h), then opens them; on failure nothing is left open. */
+/* Sizes both (cli/plan.h), then opens them, showing on a terminal how far that is; on failure nothing is left open. `out`
+ * stays at its address until loaded_close. */
 qr_status loaded_open(const struct model_options *options, struct loaded *out, qr_error *err);
 void loaded_close(struct loaded *l);
 

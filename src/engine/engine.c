@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/loading.h"
 #include "base/thread.h"
 #include "engine/identity.h"
 #include "engine/rules.h"
@@ -117,15 +118,22 @@ static qr_status open_sched(struct qr_engine *engine, const struct engine_size *
     return st == QR_OK ? sched_open(&options, &engine->sched, err) : st;
 }
 
+static bool say_weights(void *user, uint64_t done, uint64_t total)
+{
+    return model_say_progress(user, QR_PHASE_WEIGHTS, done, total, NULL) == QR_OK;
+}
+
 static qr_status open_parts(struct qr_engine *engine, const struct engine_size *size, qr_error *err)
 {
     qr_model *model = engine->model;
     const int32_t vocab = model->config.vocab_size;
-    const struct runner_options options = {.blocks = size->blocks, .slots = size->slots, .model = size->limits};
     const uint64_t total = size->bytes.weights;
-    if (model->progress && !model->progress(model->user, 0, total))
-        return qr_fail(err, QR_CANCELLED, "%s: cancelled before the weights", model->dir);
-    qr_status st = open_backend(engine, err);
+    struct loading loading = {.say = say_weights, .user = model, .total = total};
+    const struct runner_options options = {
+        .blocks = size->blocks, .slots = size->slots, .model = size->limits, .loading = &loading};
+    qr_status st = model_say_progress(model, QR_PHASE_WEIGHTS, 0, total, err);
+    if (st == QR_OK)
+        st = open_backend(engine, err);
     if (st == QR_OK)
         st = runner_open(model->checkpoint, &model->plan, &engine->geometry, engine->backend,
                          model->config.n_engram > 0 ? &model->map : NULL, &options, &engine->runner, err);
@@ -138,9 +146,7 @@ static qr_status open_parts(struct qr_engine *engine, const struct engine_size *
     engine->logits = qr_calloc((size_t)vocab, sizeof *engine->logits);
     if (!engine->logits)
         return qr_fail(err, QR_NO_MEMORY, "no memory for %d logits", vocab);
-    if (model->progress && !model->progress(model->user, total, total))
-        return qr_fail(err, QR_CANCELLED, "%s: cancelled after the weights", model->dir);
-    return QR_OK;
+    return model_say_progress(model, QR_PHASE_WEIGHTS, total, total, err); /* with what no engine needs of them */
 }
 
 static void engine_free(struct qr_engine *engine)

@@ -74,6 +74,21 @@ static void set_log(qr_model *model, const qr_model_options *options)
     model->log = (struct qr_log){.write = options->log ? pass_line : NULL, .user = model, .level = level[options->log_level]};
 }
 
+const char *qr_phase_name(qr_phase phase)
+{
+    static const char *const names[] = {
+        [QR_PHASE_FILES] = "files", [QR_PHASE_TEXT] = "text", [QR_PHASE_WEIGHTS] = "weights"};
+    return (unsigned)phase <= QR_PHASE_WEIGHTS ? names[phase] : "";
+}
+
+qr_status model_say_progress(const qr_model *model, qr_phase phase, uint64_t done, uint64_t total, qr_error *err)
+{
+    if (!model->progress || model->progress(model->user, phase, done, total))
+        return QR_OK;
+    return qr_fail(err, QR_CANCELLED, "%s: cancelled at %llu of %llu of its %s", model->dir, (unsigned long long)done,
+                   (unsigned long long)total, qr_phase_name(phase));
+}
+
 static qr_status set_names(qr_model *model, const char *dir, qr_error *err)
 {
     size_t end = strlen(dir);
@@ -103,20 +118,47 @@ static qr_status choose_prompt_profile(qr_model *model, const char *wanted, qr_e
     return QR_OK;
 }
 
-static qr_status open_text(qr_model *model, qr_error *err)
+static qr_status open_files(qr_model *model, qr_error *err)
+{
+    qr_status st = model_say_progress(model, QR_PHASE_FILES, 0, 0, err); /* nobody knows yet how much there is */
+    if (st == QR_OK)
+        st = model_folder_open(model->dir, &model->config, &model->checkpoint, err);
+    if (st != QR_OK)
+        return st;
+    const uint64_t bytes = checkpoint_bytes(model->checkpoint);
+    return model_say_progress(model, QR_PHASE_FILES, bytes, bytes, err);
+}
+
+static qr_status open_tokenizer(qr_model *model, qr_error *err)
 {
     qr_status st = tok_open(model->dir, &model->log, &model->tokenizer, err);
     if (st == QR_OK && tok_count(model->tokenizer) > model->config.vocab_size)
         st = qr_fail(err, QR_BAD_FILE, "%s/tokenizer.json: ids up to %d, config vocab_size is %d", model->dir,
                      tok_count(model->tokenizer) - 1, model->config.vocab_size);
-    if (st == QR_OK)
-        st = tok_ban_list(model->tokenizer, &model->banned, err);
-    if (st != QR_OK || model->config.n_engram == 0)
-        return st;
-    st = token_map_build(model->tokenizer, &model->map, err);
+    return st == QR_OK ? tok_ban_list(model->tokenizer, &model->banned, err) : st;
+}
+
+static qr_status open_map(qr_model *model, qr_error *err)
+{
+    if (model->config.n_engram == 0)
+        return QR_OK;
+    qr_status st = token_map_build(model->tokenizer, &model->map, err);
     if (st == QR_OK && model->map.keys != model->config.engram_compressed_vocab_size)
         st = qr_fail(err, QR_BAD_FILE, "%s: the tokenizer's compressed map has %d keys, engram_compressed_vocab_size is %d",
                      model->dir, model->map.keys, model->config.engram_compressed_vocab_size);
+    return st;
+}
+
+static qr_status open_text(qr_model *model, qr_error *err)
+{
+    static qr_status (*const steps[])(qr_model *, qr_error *) = {open_tokenizer, open_map};
+    enum { STEPS = sizeof steps / sizeof *steps };
+    qr_status st = model_say_progress(model, QR_PHASE_TEXT, 0, STEPS, err);
+    for (int i = 0; st == QR_OK && i < STEPS; i++) {
+        st = steps[i](model, err);
+        if (st == QR_OK)
+            st = model_say_progress(model, QR_PHASE_TEXT, (uint64_t)i + 1, STEPS, err);
+    }
     return st;
 }
 
@@ -162,7 +204,9 @@ qr_status model_open_parts(const char *dir, const qr_model_options *given, bool 
 
     if ((st = set_names(model, dir, err)) != QR_OK)
         goto cleanup;
-    if ((st = model_folder_open(model->dir, &model->config, &model->checkpoint, err)) != QR_OK)
+    if (!text)
+        model->progress = NULL; /* only sizes are wanted */
+    if ((st = open_files(model, err)) != QR_OK)
         goto cleanup;
     if ((st = make_plan(&model->config, &options, &model->plan, err)) != QR_OK)
         goto cleanup;

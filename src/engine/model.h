@@ -14,7 +14,7 @@ struct qr_model {
     int threads;
     struct qr_log log;
     void (*log_line)(void *user, qr_log_severity severity, const char *line);
-    bool (*progress)(void *user, uint64_t done, uint64_t total);
+    bool (*progress)(void *user, qr_phase phase, uint64_t done, uint64_t total);
     void *user;
     char prompt_profile[8];        /* "v4a", "v4b" or "v41" */
     struct qr_config config;
@@ -28,6 +28,9 @@ struct qr_model {
 
 /* What qr_model_open does, without the tokenizer when `text` is false (sizes need none). */
 qr_status model_open_parts(const char *dir, const qr_model_options *given, bool text, qr_model **out, qr_error *err);
+
+/* Tells the caller how far a phase is; QR_CANCELLED when it wants to stop. */
+qr_status model_say_progress(const qr_model *model, qr_phase phase, uint64_t done, uint64_t total, qr_error *err);
 
 /* Config and plan of a folder as config.json alone decides them: no shard is opened. */
 qr_status model_config_read(const char *dir, const qr_model_options *given, struct qr_config *config,

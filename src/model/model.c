@@ -65,7 +65,7 @@ static qr_status make_workspace(struct model *m, qr_error *err)
     return fill_first_pre(m, err);
 }
 
-static qr_status open_parts(struct model *m, const struct checkpoint *ck, qr_error *err)
+static qr_status open_parts(struct model *m, const struct checkpoint *ck, struct loading *loading, qr_error *err)
 {
     const struct qr_config *c = &m->plan->config;
     if (m->limits.max_draft_rows > 0 && c->drafter != QR_DRAFTER_MTP)
@@ -76,12 +76,12 @@ static qr_status open_parts(struct model *m, const struct checkpoint *ck, qr_err
     TRY(rope_frequencies(c, ROPE_MAIN, m->frequencies[ROPE_MAIN], err));
     TRY(rope_frequencies(c, ROPE_COMPRESS, m->frequencies[ROPE_COMPRESS], err));
     TRY(weights_open(ck, m->plan, WEIGHTS_BACKBONE | (m->limits.max_draft_rows > 0 ? WEIGHTS_DRAFTER : 0), m->backend,
-                     &m->weights, err));
+                     loading, &m->weights, err));
     return make_workspace(m, err);
 }
 
 qr_status model_open(const struct checkpoint *ck, const struct model_plan *plan, struct backend *backend,
-                     const struct model_limits *limits, struct model **out, qr_error *err)
+                     const struct model_limits *limits, struct loading *loading, struct model **out, qr_error *err)
 {
     struct model *m = qr_calloc(1, sizeof *m);
     if (!m)
@@ -90,7 +90,7 @@ qr_status model_open(const struct checkpoint *ck, const struct model_plan *plan,
     m->backend = backend;
     m->limits = *limits;
 
-    qr_status st = open_parts(m, ck, err);
+    qr_status st = open_parts(m, ck, loading, err);
     if (st != QR_OK) {
         model_close(m);
         return st;

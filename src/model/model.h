@@ -5,6 +5,7 @@
 #ifndef QR_MODEL_MODEL_H
 #define QR_MODEL_MODEL_H
 
+#include "base/loading.h"
 #include "checkpoint/checkpoint.h"
 #include "model/workspace.h"
 
@@ -18,7 +19,7 @@ int64_t model_workspace_bytes(const struct model_plan *plan, const struct model_
  * scratch and allocates the workspace. `ck` and `backend` must outlive the model. Fails naming the tensor that is
  * missing, unexpected, of another shape, or holds a scale of 255. */
 qr_status model_open(const struct checkpoint *ck, const struct model_plan *plan, struct backend *backend,
-                     const struct model_limits *limits, struct model **out, qr_error *err);
+                     const struct model_limits *limits, struct loading *loading, struct model **out, qr_error *err);
 void model_close(struct model *m);
 
 /* The buffers, in backend memory. Before a pass the caller fills engram[i] for the step's rows. */

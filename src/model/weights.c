@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/buffer.h"
 #include "model/route_table.h"
+#include "ops/weight_spec.h"
 
 /* Vectors share blocks of backend memory of this size, at offsets of this alignment. */
 enum { SLAB_BYTES = 1 << 20, VECTOR_ALIGNMENT = 256 };
@@ -19,6 +20,7 @@ struct loader {
     struct tensors *tensors;
     const struct model_plan *plan;
     struct weights *w;
+    struct loading *loading;
     char prefix[64]; /* "layers.3." */
 };
 
@@ -52,7 +54,7 @@ static qr_status keep(struct loader *l, const void *data, int64_t bytes, void *o
     w->slab_used += room;
     TRY(w->backend->upload(w->backend, at, data, bytes, err));
     memcpy(out_pointer, &at, sizeof at);
-    return QR_OK;
+    return loading_add(l->loading, (uint64_t)bytes, err);
 }
 
 static qr_status find_values(struct loader *l, const char *name, struct tensor_values *out, qr_error *err)
@@ -96,7 +98,7 @@ static qr_status matrix_of(struct loader *l, const char *name, bool row_parallel
     if (st != QR_OK)
         return qr_fail_in(err, st, "%s", tensors_path(l->tensors));
     w->handles[w->handle_count++] = *out;
-    return QR_OK;
+    return loading_add(l->loading, (uint64_t)weight_spec_bytes(&spec), err);
 }
 
 static qr_status matrix(struct loader *l, const char *name, struct weight **out, qr_error *err)
@@ -323,9 +325,9 @@ static qr_status open_with_pool(struct loader *l, const struct checkpoint *ck, u
 }
 
 qr_status weights_open(const struct checkpoint *ck, const struct model_plan *plan, unsigned parts,
-                       struct backend *backend, struct weights *out, qr_error *err)
+                       struct backend *backend, struct loading *loading, struct weights *out, qr_error *err)
 {
-    struct loader l = {.plan = plan, .w = out};
+    struct loader l = {.plan = plan, .w = out, .loading = loading};
     memset(out, 0, sizeof *out);
     out->backend = backend;
     arena_init(&out->arena, 0);

@@ -4,6 +4,7 @@
 #ifndef QR_MODEL_WEIGHTS_H
 #define QR_MODEL_WEIGHTS_H
 
+#include "base/loading.h"
 #include "model/tensors.h"
 
 /* fn [(2+M)M][M*D], base [(2+M)M], scale [3] of one sub-block. */
@@ -95,9 +96,10 @@ enum weight_part {
 
 /* Prepares the tensors of `parts` (enum weight_part); what belongs to no part stays zero. `ck` must outlive the weights: a backend
  * may use them where they lie. A scale of 255, a missing tensor, one of another shape, or a hash table with an expert
- * that does not exist or stands twice in a row (v4-model.md 9.5) is refused, naming it. */
+ * that does not exist or stands twice in a row (v4-model.md 9.5) is refused, naming it. `loading` (may be NULL) is told of
+ * every tensor. */
 qr_status weights_open(const struct checkpoint *ck, const struct model_plan *plan, unsigned parts,
-                       struct backend *backend, struct weights *out, qr_error *err);
+                       struct backend *backend, struct loading *loading, struct weights *out, qr_error *err);
 /* Takes half-made weights and zeroed ones. */
 void weights_close(struct weights *w);
 /* In how many ranges of K a row-parallel matrix of that form is summed (weight_spec.k_splits). */

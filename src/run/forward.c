@@ -81,7 +81,7 @@ static qr_status open_parts(struct runner *r, const struct checkpoint *ck, const
     TRY(r->backend->allocate(r->backend, layout.bytes, &base, err));
     r->base = base;
     TRY(cache_pool_over(r->geometry, layout.blocks, layout.slots, r->base, &r->pool, err));
-    return model_open(ck, r->plan, r->backend, m, &r->model, err);
+    return model_open(ck, r->plan, r->backend, m, r->options.loading, &r->model, err);
 }
 
 qr_status runner_open(const struct checkpoint *ck, const struct model_plan *plan, const struct geometry *geometry,

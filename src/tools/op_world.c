@@ -124,7 +124,7 @@ static qr_status open_weights(struct op_world *w, qr_error *err)
     schema_free(schema);
     if (st == QR_OK)
         st = checkpoint_over(op_file_path(w->run->file), views, count, &w->checkpoint, err);
-    return st == QR_OK ? weights_open(w->checkpoint, &w->plan, w->options.parts, &w->recorder, &w->weights, err) : st;
+    return st == QR_OK ? weights_open(w->checkpoint, &w->plan, w->options.parts, &w->recorder, NULL, &w->weights, err) : st;
 }
 
 /* ---- opening ---- */

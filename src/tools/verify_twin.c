@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/buffer.h"
 #include "base/clock.h"
+#include "ops/weight_spec.h"
 #include "tools/op_cost.h"
 #include "tools/op_fields.h"
 #include "tools/verify_judge.h"
@@ -188,23 +189,6 @@ qr_status twin_compare_memory(struct twin *t, qr_error *err)
 
 /* ---- weights ---- */
 
-static int64_t spec_bytes(const struct weight_spec *s)
-{
-    int64_t n = s->n, k = s->k, tile = s->tile ? s->tile : 1;
-    switch (s->format) {
-    case WEIGHT_BF16:
-        return 2 * n * k;
-    case WEIGHT_F32:
-        return 4 * n * k;
-    case WEIGHT_FP8:
-        return n * k + (n + tile - 1) / tile * ((k + tile - 1) / tile);
-    case WEIGHT_FP4:
-        return n * k / 2 + n * (k / 32);
-    default:
-        return n * k + 4 * n;
-    }
-}
-
 static void twin_release_weight(struct backend *b, struct weight *w)
 {
     struct twin *t = twin_of(b);
@@ -225,7 +209,7 @@ static qr_status twin_prepare_weight(struct backend *b, const struct weight_spec
     if (!both)
         return qr_fail(err, QR_NO_MEMORY, "weight %s: no memory for its handle", spec->name);
     both->format = spec->format;
-    both->bytes = spec_bytes(spec);
+    both->bytes = weight_spec_bytes(spec);
     qr_status st = t->device->prepare_weight(t->device, spec, &both->device, err);
     if (st == QR_OK)
         st = t->reference->prepare_weight(t->reference, spec, &both->reference, err);

@@ -95,7 +95,7 @@ static void assert_refused(const char *folder, enum qr_profile profile, const ch
     assert_int_equal(model_folder_open(folder, &config, &ck, &err), QR_OK);
     assert_int_equal(plan_make(&config, profile, &plan, &err), QR_OK);
     assert_int_equal(open_device("cpu-reference", 1, NULL, &b, &err), QR_OK);
-    assert_int_not_equal(model_open(ck, &plan, b, &limits, &m, &err), QR_OK);
+    assert_int_not_equal(model_open(ck, &plan, b, &limits, NULL, &m, &err), QR_OK);
     if (!strstr(err.message, what))
         fail_msg("\"%s\" does not say \"%s\"", err.message, what);
     b->close(b);

@@ -62,7 +62,7 @@ static void open_weights(const char *folder, struct backend *b, struct checkpoin
     qr_error err = {0};
     if (model_folder_open(folder, &config, ck, &err) != QR_OK ||
         plan_make(&config, QR_PROFILE_REFERENCE, plan, &err) != QR_OK ||
-        weights_open(*ck, plan, WEIGHTS_BACKBONE, b, w, &err) != QR_OK)
+        weights_open(*ck, plan, WEIGHTS_BACKBONE, b, NULL, w, &err) != QR_OK)
         fail_msg("%s", err.message);
 }
 
