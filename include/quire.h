@@ -148,7 +148,7 @@ typedef struct qr_plan_bytes {
     uint64_t tables;     /* mapped Engram tables */
     uint64_t pages;      /* PAGE pool */
     uint64_t states;     /* STATE pool */
-    uint64_t workspace;  /* buffers of a step and scratch */
+    uint64_t workspace;  /* everything else of an engine: buffers of a step, scratch, lists, sampler, scheduler */
     uint64_t block_bytes, blocks;
     uint64_t state_bytes, slots;
     int32_t max_model_len;

@@ -5,9 +5,10 @@
 #include <string.h>
 
 #ifdef QR_ALLOC_FAULTS
+#include <malloc.h>
 #include <stdatomic.h>
 /* The one exception to "no mutable globals": it exists in test builds only. */
-static _Atomic int64_t fault_in, live, made;
+static _Atomic int64_t fault_in, live, live_bytes, made;
 static _Atomic int fault_sticky;
 
 static int refuse(void)
@@ -27,8 +28,10 @@ static int refuse(void)
 
 static void *born(void *p)
 {
-    if (p)
+    if (p) {
         atomic_fetch_add(&live, 1);
+        atomic_fetch_add(&live_bytes, (int64_t)malloc_usable_size(p));
+    }
     return p;
 }
 
@@ -40,11 +43,28 @@ void alloc_fault_at(int64_t n, int sticky)
 }
 int64_t alloc_live(void) { return atomic_load(&live); }
 int64_t alloc_count(void) { return atomic_load(&made); }
-static void died(void) { atomic_fetch_sub(&live, 1); }
+int64_t alloc_live_bytes(void) { return atomic_load(&live_bytes); }
+static void died(void *p)
+{
+    atomic_fetch_sub(&live, 1);
+    atomic_fetch_sub(&live_bytes, (int64_t)malloc_usable_size(p));
+}
+static void resized(int64_t before, void *q) { atomic_fetch_add(&live_bytes, (int64_t)malloc_usable_size(q) - before); }
+static int64_t usable(void *p) { return (int64_t)malloc_usable_size(p); }
 #else
 static int refuse(void) { return 0; }
 static void *born(void *p) { return p; }
-static void died(void) {}
+static void died(void *p) { (void)p; }
+static void resized(int64_t before, void *q)
+{
+    (void)before;
+    (void)q;
+}
+static int64_t usable(void *p)
+{
+    (void)p;
+    return 0;
+}
 int alloc_fault_supported(void) { return 0; }
 void alloc_fault_at(int64_t n, int sticky)
 {
@@ -53,6 +73,7 @@ void alloc_fault_at(int64_t n, int sticky)
 }
 int64_t alloc_live(void) { return 0; }
 int64_t alloc_count(void) { return 0; }
+int64_t alloc_live_bytes(void) { return 0; }
 #endif
 
 void *qr_malloc(size_t size) { return refuse() ? NULL : born(malloc(size ? size : 1)); }
@@ -68,8 +89,13 @@ void *qr_realloc(void *p, size_t size)
 {
     if (refuse())
         return NULL;
+    const int64_t before = p ? usable(p) : 0;
     void *q = realloc(p, size ? size : 1);
-    return p ? q : born(q);
+    if (!p)
+        return born(q);
+    if (q)
+        resized(before, q);
+    return q;
 }
 
 void *qr_realloc_array(void *p, size_t count, size_t size)
@@ -83,7 +109,7 @@ void *qr_realloc_array(void *p, size_t count, size_t size)
 void qr_free(void *p)
 {
     if (p)
-        died();
+        died(p);
     free(p);
 }
 

@@ -20,10 +20,12 @@ void *qr_aligned_alloc(size_t alignment, size_t size);
 
 /* Tests only (declared always, effective only with QR_ALLOC_FAULTS; otherwise alloc_fault_supported returns 0).
  * alloc_fault_at(n): the n-th allocation from now (1 = the next) fails, and every one after it when `sticky`;
- * 0 turns faults off. alloc_live: allocations not yet freed. alloc_count: allocations made so far. */
+ * 0 turns faults off. alloc_live: allocations not yet freed. alloc_count: allocations made so far. alloc_live_bytes: bytes
+ * of what is not yet freed, as the system counts them. */
 int alloc_fault_supported(void);
 void alloc_fault_at(int64_t n, int sticky);
 int64_t alloc_live(void);
 int64_t alloc_count(void);
+int64_t alloc_live_bytes(void);
 
 #endif

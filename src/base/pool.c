@@ -123,13 +123,14 @@ static int usable_cores(void)
     return CPU_COUNT(&set);
 }
 
+int pool_threads_wanted(int threads) { return threads > 0 ? threads : usable_cores(); }
+
 qr_status pool_open(int threads, struct worker_pool **out, qr_error *err)
 {
     *out = NULL;
     if (threads < 0 || threads > 4096)
         return qr_fail(err, QR_BAD_ARGUMENT, "threads is %d, wanted 0 (every core) to 4096", threads);
-    if (threads == 0)
-        threads = usable_cores();
+    threads = pool_threads_wanted(threads);
     struct worker_pool *p = qr_calloc(1, sizeof *p + (size_t)threads * sizeof p->workers[0]);
     if (!p)
         return qr_fail(err, QR_NO_MEMORY, "no memory for a pool of %d threads", threads);

@@ -11,6 +11,8 @@ struct worker_pool;
 qr_status pool_open(int threads, struct worker_pool **out, qr_error *err);
 void pool_close(struct worker_pool *pool);
 int pool_threads(const struct worker_pool *pool);
+/* What pool_open makes of `threads`. */
+int pool_threads_wanted(int threads);
 
 /* Runs body(user, item, thread) for every item in [0, items) and returns when all are done. Items are dealt
  * dynamically in ascending order; a result must not depend on which thread ran what. `thread` is in

@@ -39,6 +39,13 @@ static int64_t buckets_for(int64_t count)
     return n;
 }
 
+int64_t blocks_bytes_for(int64_t count, int32_t block_tokens)
+{
+    const struct blocks *b = NULL;
+    const int64_t each = (int64_t)(sizeof *b->record + sizeof *b->stack + (size_t)block_tokens * sizeof *b->tokens);
+    return (int64_t)sizeof *b + count * each + buckets_for(count) * (int64_t)sizeof *b->bucket;
+}
+
 qr_status blocks_open(int64_t count, int32_t block_tokens, struct blocks **out, qr_error *err)
 {
     if (count < 2 || count > INT32_MAX)

@@ -26,6 +26,8 @@ struct blocks_counters {
 
 /* `count` blocks, block 0 included: count - 1 can be taken. Fails with QR_BAD_ARGUMENT below 2 blocks or 1 token. */
 qr_status blocks_open(int64_t count, int32_t block_tokens, struct blocks **out, qr_error *err);
+/* Bytes that it takes. */
+int64_t blocks_bytes_for(int64_t count, int32_t block_tokens);
 void blocks_close(struct blocks *b);
 
 /* Called for each block that leaves the index, before it is handed out: an image filed under it is orphaned. */

@@ -64,6 +64,14 @@ no_memory:
     return qr_fail(err, QR_NO_MEMORY, "a table of state images beside %zu blocks", block_count);
 }
 
+int64_t images_bytes_for(int64_t blocks, const struct geometry *g)
+{
+    const struct images *im = NULL;
+    const int64_t units = image_units(g), count = (blocks - 1) / units + 1;
+    const int64_t each = (int64_t)(sizeof *im->record + (size_t)units * sizeof *im->unit + sizeof *im->free);
+    return (int64_t)sizeof *im + count * each + blocks * (int64_t)sizeof *im->of_block;
+}
+
 void images_close(struct images *im)
 {
     if (!im)

@@ -30,6 +30,8 @@ struct images_counters {
 qr_status images_open(struct blocks *blocks, const struct geometry *g, const struct pool_layout *pool,
                       struct images **out, qr_error *err);
 /* Gives every unit back. */
+/* Bytes that it takes beside `blocks` blocks. */
+int64_t images_bytes_for(int64_t blocks, const struct geometry *g);
 void images_close(struct images *im);
 
 /* Reserves units for the state at the boundary where `block`, an indexed block that somebody holds, ends. Room is made

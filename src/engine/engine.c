@@ -87,30 +87,11 @@ static const struct sched_costs first_costs = {.row_layer = 1e-4, .step = 5e-3, 
 
 static qr_status open_sched(struct qr_engine *engine, const struct engine_size *size, qr_error *err)
 {
-    const qr_engine_options *o = &size->options;
-    enum replay_mode decoder, encoder;
     char identity[ENGINE_IDENTITY];
-    replay_mode_parse(o->decoder_replay, &decoder);
-    replay_mode_parse(o->encoder_replay, &encoder);
     engine_identity(engine, identity);
-    const struct sched_options options = {.plan = &engine->model->plan,
-                                          .geometry = &engine->geometry,
-                                          .pool = &engine->pool,
-                                          .max_requests = size->limits.max_requests,
-                                          .max_rows = size->limits.max_rows,
-                                          .max_logits = size->limits.max_logits,
-                                          .max_length = engine->max_model_len,
-                                          .identity = identity,
-                                          .max_prefill_rows = o->max_prefill_tokens_per_step,
-                                          .most_prefill_rows = o->attn_prefill_chunk_size,
-                                          .long_prefill_cap = o->long_prefill_cap,
-                                          .image_token = engine->model->config.image_token_id,
-                                          .prefix_cache = !o->no_prefix_caching,
-                                          .images = !o->no_prefix_caching,
-                                          .decoder_replay = decoder == REPLAY_MODE_OFF ? REPLAY_OFF : REPLAY_EXACT,
-                                          .encoder_replay = encoder == REPLAY_MODE_OFF ? REPLAY_OFF : REPLAY_EXACT,
-                                          .image_interval = o->state_checkpoint_interval_tokens,
-                                          .costs = first_costs};
+    struct sched_options options = engine_sched_options(&engine->model->plan, &engine->geometry, &engine->pool, size);
+    options.identity = identity;
+    options.costs = first_costs;
     engine->results = qr_calloc((size_t)options.max_requests, sizeof *engine->results);
     if (!engine->results)
         return qr_fail(err, QR_NO_MEMORY, "no memory for results of %d requests", options.max_requests);
@@ -185,7 +166,8 @@ qr_status qr_engine_create(qr_model *model, const qr_engine_options *options, qr
 {
     struct engine_size size;
     *out = NULL;
-    qr_status st = engine_size(&model->plan, (int64_t)checkpoint_bytes(model->checkpoint), options, &size, err);
+    const struct engine_place place = {model->device, model->threads};
+    qr_status st = engine_size(&model->plan, (int64_t)checkpoint_bytes(model->checkpoint), &place, options, &size, err);
     if (st != QR_OK)
         return st;
     struct qr_engine *engine = qr_calloc(1, sizeof *engine);

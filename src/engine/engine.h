@@ -142,8 +142,25 @@ void score_end(struct task *t);
 
 /* ---- size.c ---- */
 
+/* Everything beside weights and pools that an engine holds, in bytes. */
+struct workspace_sizes {
+    int64_t forward;                /* buffers of a forward pass */
+    int64_t scratch;                /* of the operators */
+    int64_t lists;                  /* rows and lists of a step, on the host and on the backend */
+    int64_t engram;                 /* table rows of a step */
+    int64_t sampling;               /* logits, sampler, counts of tokens */
+    int64_t scheduler;              /* batches, prefix index, table of state images */
+};
+
+/* Where the model computes. */
+struct engine_place {
+    const char *device;
+    int threads;
+};
+
 /* Resolves options against model and machine: formats, block size, context length, pool sizes. QR_REFUSED (E31, with
- * `too_small` set and everything above it filled in) when it does not fit, or when other rules are broken: all in one sentence. `stored`: payload bytes of the checkpoint. */
+ * `too_small` set and everything above it filled in) when it does not fit, or when other rules are broken: all in one
+ * sentence. `stored`: payload bytes of the checkpoint. */
 struct engine_size {
     qr_engine_options options;      /* as given, with defaults; its strings are the caller's */
     struct geometry geometry;
@@ -153,9 +170,13 @@ struct engine_size {
     struct budget budget;
     int64_t blocks, slots;
     struct model_limits limits;
+    struct workspace_sizes workspace;
     qr_plan_bytes bytes;
 };
-qr_status engine_size(const struct model_plan *plan, int64_t stored, const qr_engine_options *options,
-                      struct engine_size *out, qr_error *err);
+qr_status engine_size(const struct model_plan *plan, int64_t stored, const struct engine_place *place,
+                      const qr_engine_options *options, struct engine_size *out, qr_error *err);
+/* Numbers of the scheduler of an engine of that size. `pool` must outlive it. */
+struct sched_options engine_sched_options(const struct model_plan *plan, const struct geometry *geometry,
+                                          const struct pool_layout *pool, const struct engine_size *size);
 
 #endif

@@ -29,7 +29,17 @@ static void plan_bytes(struct inspection *i)
     if (size->too_small)
         return;
     budget_items(&size->geometry, &size->budget, &i->bytes);
-    byte_plan_add(&i->bytes, BYTES_WORKSPACE, "buffers of a forward pass", 1, (int64_t)size->bytes.workspace);
+    const struct {
+        const char *name;
+        int64_t bytes;
+    } workspace[] = {{"buffers of a forward pass", size->workspace.forward},
+                     {"scratch of the operators", size->workspace.scratch},
+                     {"rows and lists of a step", size->workspace.lists},
+                     {"Engram rows of a step", size->workspace.engram},
+                     {"logits, sampler, token counts", size->workspace.sampling},
+                     {"scheduler and prefix index", size->workspace.scheduler}};
+    for (size_t w = 0; w < sizeof workspace / sizeof *workspace; w++)
+        byte_plan_add(&i->bytes, BYTES_WORKSPACE, workspace[w].name, 1, workspace[w].bytes);
 }
 
 static qr_status write_json(const struct description *d, struct buffer *text, qr_error *err)
@@ -69,7 +79,9 @@ static qr_status write_out(const struct description *d, bool json, qr_text *out,
 /* What does not fit is part of the description; what breaks a rule is a failure. */
 static qr_status size_up(struct inspection *i, const qr_engine_options *engine, qr_error *err)
 {
-    qr_status st = engine_size(&i->model->plan, (int64_t)checkpoint_bytes(i->model->checkpoint), engine, &i->size, &i->refusal);
+    const struct engine_place place = {i->model->device, i->model->threads};
+    qr_status st = engine_size(&i->model->plan, (int64_t)checkpoint_bytes(i->model->checkpoint), &place, engine, &i->size,
+                               &i->refusal);
     if (st == QR_OK || i->size.too_small)
         return QR_OK;
     return qr_fail(err, st, "%s", i->refusal.message);

@@ -7,7 +7,10 @@
 #include "engine/rules.h"
 #include "engine/structs.h"
 #include "model/w8a8.h"
+#include "ops/device.h"
 #include "plan/schema.h"
+#include "run/assemble.h"
+#include "run/ngrams.h"
 
 /* Rows of a step whose logits may be wanted: prompt log probabilities and scores come in chunks of that many. */
 enum { LOGIT_ROWS = 64 };
@@ -112,6 +115,66 @@ static struct model_limits choose_limits(const qr_engine_options *o, int32_t len
         .max_rows = rows, .max_requests = o->max_num_seqs, .max_logits = logits, .max_positions = length};
 }
 
+static enum replay replay_of(const char *word)
+{
+    enum replay_mode mode;
+    replay_mode_parse(word, &mode);
+    return mode == REPLAY_MODE_OFF ? REPLAY_OFF : REPLAY_EXACT;
+}
+
+struct sched_options engine_sched_options(const struct model_plan *plan, const struct geometry *geometry,
+                                          const struct pool_layout *pool, const struct engine_size *size)
+{
+    const qr_engine_options *o = &size->options;
+    return (struct sched_options){.plan = plan,
+                                  .geometry = geometry,
+                                  .pool = pool,
+                                  .max_requests = size->limits.max_requests,
+                                  .max_rows = size->limits.max_rows,
+                                  .max_logits = size->limits.max_logits,
+                                  .max_length = (int32_t)size->budget.max_model_len,
+                                  .max_prefill_rows = o->max_prefill_tokens_per_step,
+                                  .most_prefill_rows = o->attn_prefill_chunk_size,
+                                  .long_prefill_cap = o->long_prefill_cap,
+                                  .image_token = plan->config.image_token_id,
+                                  .prefix_cache = !o->no_prefix_caching,
+                                  .images = !o->no_prefix_caching,
+                                  .decoder_replay = replay_of(o->decoder_replay),
+                                  .encoder_replay = replay_of(o->encoder_replay),
+                                  .image_interval = o->state_checkpoint_interval_tokens};
+}
+
+/* Everything beside weights and pools that an engine holds (architecture.md, law 3). */
+static qr_status size_workspace(const struct model_plan *plan, const struct engine_place *place, struct engine_size *size,
+                                qr_error *err)
+{
+    const struct model_limits *m = &size->limits;
+    const struct op_limits largest = model_op_limits(plan, m);
+    const struct assembly_limits lists = {.plan = plan,
+                                          .geometry = &size->geometry,
+                                          .blocks = size->blocks,
+                                          .slots = size->slots,
+                                          .max_rows = m->max_rows,
+                                          .max_requests = m->max_requests,
+                                          .max_logits = m->max_logits,
+                                          .max_positions = m->max_positions};
+    const struct sched_options sched = engine_sched_options(plan, &size->geometry, &size->budget.pool, size);
+    const int32_t vocab = plan->config.vocab_size;
+    struct workspace_sizes *w = &size->workspace;
+    w->forward = model_workspace_bytes(plan, m);
+    w->lists = assembly_bytes_for(&lists);
+    w->engram = ngrams_bytes_for(plan, m->max_rows);
+    w->sampling = vocab * (int64_t)sizeof(float) + (int64_t)sampler_scratch_bytes(vocab) +
+                  m->max_requests * (int64_t)token_counts_bytes(vocab);
+    w->scheduler = sched_bytes_for(&sched);
+    return backend_scratch(place->device, place->threads, &largest, &w->scratch, err);
+}
+
+static int64_t workspace_total(const struct workspace_sizes *w)
+{
+    return w->forward + w->scratch + w->lists + w->engram + w->sampling + w->scheduler;
+}
+
 /* Everything that is allocated must be there, however it was asked for: 2.10's clamp by what is free. `available` 0: the
  * system does not say. */
 static qr_status check_available(const struct engine_size *size, int64_t available, int64_t ceiling, qr_error *err)
@@ -140,7 +203,8 @@ static int64_t cache_bytes(const qr_engine_options *o, int64_t available, int64_
 }
 
 /* Everything below the geometry. QR_REFUSED (E31): it does not fit. */
-static qr_status fit(const struct model_plan *plan, int64_t stored, struct engine_size *out, qr_error *err)
+static qr_status fit(const struct model_plan *plan, int64_t stored, const struct engine_place *place, struct engine_size *out,
+                     qr_error *err)
 {
     const qr_engine_options *o = &out->options;
     const struct geometry *g = &out->geometry;
@@ -160,11 +224,14 @@ static qr_status fit(const struct model_plan *plan, int64_t stored, struct engin
     out->blocks = fits->blocks;
     out->slots = fits->slots;
     out->limits = choose_limits(o, (int32_t)fits->max_model_len);
+    st = size_workspace(plan, place, out, err);
+    if (st != QR_OK)
+        return st;
     out->bytes = (qr_plan_bytes){.weights = (uint64_t)(weights + out->prepared),
                                  .tables = (uint64_t)tables,
                                  .pages = (uint64_t)fits->pool.state_offset,
                                  .states = (uint64_t)(fits->slots * g->state_bytes),
-                                 .workspace = (uint64_t)model_workspace_bytes(plan, &out->limits),
+                                 .workspace = (uint64_t)workspace_total(&out->workspace),
                                  .block_bytes = (uint64_t)g->unit_bytes,
                                  .blocks = (uint64_t)fits->blocks,
                                  .state_bytes = (uint64_t)g->state_bytes,
@@ -183,8 +250,8 @@ static void check_engine(const struct model_plan *plan, const struct engine_size
     rules_engine(plan, o, block, length, o->max_num_batched_tokens, broken);
 }
 
-qr_status engine_size(const struct model_plan *plan, int64_t stored, const qr_engine_options *options,
-                      struct engine_size *out, qr_error *err)
+qr_status engine_size(const struct model_plan *plan, int64_t stored, const struct engine_place *place,
+                      const qr_engine_options *options, struct engine_size *out, qr_error *err)
 {
     struct rule_list broken = {.used = 0};
     qr_error small = {0};
@@ -195,7 +262,7 @@ qr_status engine_size(const struct model_plan *plan, int64_t stored, const qr_en
     if (st != QR_OK)
         return st;
     if (broken.count == 0) { /* there are planes to count */
-        st = fit(plan, stored, out, &small);
+        st = fit(plan, stored, place, out, &small);
         if (st != QR_OK && st != QR_REFUSED)
             return qr_fail(err, st, "%s", small.message);
         out->too_small = st == QR_REFUSED;
@@ -208,8 +275,8 @@ qr_status engine_size(const struct model_plan *plan, int64_t stored, const qr_en
 
 /* What config and options decide by themselves: a rule that is broken, or a model that does not fit, is refused before
  * a shard is opened (runtime.md 11). The bytes are those that a whole folder of this config has. */
-static qr_status size_from_config(const char *dir, const qr_model_options *given, const qr_engine_options *options,
-                                  qr_error *err)
+static qr_status size_from_config(const char *dir, const qr_model_options *given, const struct engine_place *place,
+                                  const qr_engine_options *options, qr_error *err)
 {
     struct qr_config config;
     struct model_plan plan;
@@ -218,19 +285,24 @@ static qr_status size_from_config(const char *dir, const qr_model_options *given
     qr_status st = model_config_read(dir, given, &config, &plan, err);
     if (st == QR_OK)
         st = schema_total(&config, &stored, err);
-    return st == QR_OK ? engine_size(&plan, stored, options, &size, err) : st;
+    return st == QR_OK ? engine_size(&plan, stored, place, options, &size, err) : st;
 }
 
 qr_status qr_plan(const char *dir, const qr_model_options *model_options, const qr_engine_options *options,
                   qr_plan_bytes *out, qr_error *err)
 {
     struct engine_size size;
+    qr_model_options read;
     qr_model *model = NULL;
-    qr_status st = size_from_config(dir, model_options, options, err);
+    qr_status st = model_options_read(model_options, &read, err);
+    if (st != QR_OK)
+        return st;
+    const struct engine_place place = {read.device, read.threads};
+    st = size_from_config(dir, model_options, &place, options, err);
     if (st == QR_OK)
         st = model_open_parts(dir, model_options, false, &model, err);
     if (st == QR_OK)
-        st = engine_size(&model->plan, (int64_t)checkpoint_bytes(model->checkpoint), options, &size, err);
+        st = engine_size(&model->plan, (int64_t)checkpoint_bytes(model->checkpoint), &place, options, &size, err);
     if (st == QR_OK)
         *out = size.bytes;
     qr_model_close(model);

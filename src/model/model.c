@@ -52,12 +52,17 @@ static qr_status fill_first_pre(struct model *m, qr_error *err)
     return st;
 }
 
+struct op_limits model_op_limits(const struct model_plan *plan, const struct model_limits *limits)
+{
+    return (struct op_limits){.plan = plan,
+                              .max_rows = limits->max_rows,
+                              .max_requests = limits->max_requests,
+                              .max_positions = limits->max_positions};
+}
+
 static qr_status make_workspace(struct model *m, qr_error *err)
 {
-    const struct op_limits largest = {.plan = m->plan,
-                                      .max_rows = m->limits.max_rows,
-                                      .max_requests = m->limits.max_requests,
-                                      .max_positions = m->limits.max_positions};
+    const struct op_limits largest = model_op_limits(m->plan, &m->limits);
     int64_t scratch;
     TRY(m->backend->reserve(m->backend, &largest, &scratch, err));
     TRY(m->backend->allocate(m->backend, model_workspace_bytes(m->plan, &m->limits), &m->memory, err));

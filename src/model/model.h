@@ -11,6 +11,9 @@
 
 struct model;
 
+/* What the largest step asks of a backend. `plan` must outlive it. */
+struct op_limits model_op_limits(const struct model_plan *plan, const struct model_limits *limits);
+
 /* Bytes of the buffers that model_open allocates beside the weights (and the backend's own scratch), for the byte plan.
  */
 int64_t model_workspace_bytes(const struct model_plan *plan, const struct model_limits *limits);

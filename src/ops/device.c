@@ -163,3 +163,17 @@ qr_status backend_name(const char *device, char *out, size_t size, qr_error *err
     }
     return no_device(device, err);
 }
+
+qr_status backend_scratch(const char *device, int threads, const struct op_limits *limits, int64_t *bytes, qr_error *err)
+{
+    const char *rest;
+    *bytes = 0;
+    switch (kind_of(device, &rest)) {
+    case DEVICE_CPU:
+        return backend_cpu_scratch(rest, threads, limits, bytes, err);
+    case DEVICE_CUDA:
+        return QR_OK;
+    default:
+        return no_device(device, err);
+    }
+}

@@ -12,6 +12,10 @@ qr_status backend_open(const char *device, int threads, const struct qr_log *log
  * "cuda-sm90". QR_BAD_ARGUMENT for what is no name of a device, QR_UNSUPPORTED where there is no such device. */
 qr_status backend_name(const char *device, char *out, size_t size, qr_error *err);
 
+/* Bytes of host memory that the backend's own scratch will take for steps of these limits; a CUDA device's lies on the
+ * device and is not counted. Fails as backend_name does. */
+qr_status backend_scratch(const char *device, int threads, const struct op_limits *limits, int64_t *bytes, qr_error *err);
+
 /* Opens CUDA device `ordinal` ("0"; NULL: the first). The backend is a module of its own, libquire_cuda.so, looked for
  * beside this library or program, in its parent and in the lib folder beside it, then where the loader looks; once
  * loaded it stays. QR_UNSUPPORTED when there is no module, one of another build, or no such device. */

@@ -460,5 +460,7 @@ qr_status backend_cpu_open(const char *path, int threads, const struct qr_log *l
 /* The name of the backend that the call above opens for `path`: part of the arithmetic identity. NULL, with QR_UNSUPPORTED
  * in `err`, where this build or processor does not have it. */
 const char *backend_cpu_name(const char *path, qr_error *err);
+/* Bytes of scratch that its `reserve` will take. */
+qr_status backend_cpu_scratch(const char *path, int threads, const struct op_limits *limits, int64_t *bytes, qr_error *err);
 
 #endif

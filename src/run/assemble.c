@@ -37,19 +37,18 @@ struct assembly {
 
 /* ---- memory ---- */
 
-static int64_t blocks_of(const struct assembly *a, int64_t positions)
+static int64_t blocks_of(const struct geometry *g, int64_t positions)
 {
-    int64_t block = a->limits.geometry->options.block_tokens;
+    int64_t block = g->options.block_tokens;
     return (positions + block - 1) / block;
 }
 
 /* Words of the largest step. */
-static int64_t words_needed(const struct assembly *a)
+static int64_t words_needed(const struct assembly_limits *l)
 {
-    const struct assembly_limits *l = &a->limits;
     int64_t layers = l->plan->layers + l->plan->draft_layers, rows = l->max_rows, requests = l->max_requests;
     int64_t flat = 4 * rows + 1; /* ids, positions, requests, image mask */
-    int64_t request = 4 * requests + 1 + requests * blocks_of(a, l->max_positions);
+    int64_t request = 4 * requests + 1 + requests * blocks_of(l->geometry, l->max_positions);
     int64_t lists = (layers * LISTS_PER_LAYER + 1) * (rows + requests) + layers * STARTS_PER_LAYER * requests;
     return flat + request + lists + 64;
 }
@@ -63,14 +62,25 @@ static int32_t *put(struct assembly *a, int64_t words, const int32_t **device)
     return at;
 }
 
+static int32_t made_needed(int32_t layers) { return layers * (LISTS_PER_LAYER + STARTS_PER_LAYER) + 1; }
+
+int64_t assembly_bytes_for(const struct assembly_limits *l)
+{
+    const int32_t layers = l->plan->layers + l->plan->draft_layers;
+    const int64_t lists = 2 * words_needed(l) * (int64_t)sizeof(int32_t);
+    const int64_t books = made_needed(layers) * (int64_t)sizeof(struct made_list) +
+                          l->max_requests * (int64_t)sizeof(int32_t) + layers * (int64_t)sizeof(struct layer_rows);
+    return (int64_t)sizeof(struct assembly) + lists + books + batch_check_bytes_for(l);
+}
+
 static qr_status allocate(struct assembly *a, qr_error *err)
 {
     const struct assembly_limits *l = &a->limits;
     int32_t layers = l->plan->layers + l->plan->draft_layers;
     void *device;
 
-    a->capacity = words_needed(a);
-    a->made_capacity = layers * (LISTS_PER_LAYER + STARTS_PER_LAYER) + 1;
+    a->capacity = words_needed(l);
+    a->made_capacity = made_needed(layers);
     a->host = qr_calloc((size_t)a->capacity, sizeof *a->host);
     a->made = qr_calloc((size_t)a->made_capacity, sizeof *a->made);
     a->from = qr_calloc((size_t)l->max_requests, sizeof *a->from);
@@ -164,14 +174,14 @@ static void fill_requests(struct assembly *a)
 
     s->block_stride = 1;
     for (int32_t b = 0; b < s->requests; b++)
-        if (blocks_of(a, end_of(&batch->spans[b])) > s->block_stride)
-            s->block_stride = (int32_t)blocks_of(a, end_of(&batch->spans[b]));
+        if (blocks_of(a->limits.geometry, end_of(&batch->spans[b])) > s->block_stride)
+            s->block_stride = (int32_t)blocks_of(a->limits.geometry, end_of(&batch->spans[b]));
     int32_t *table = put(a, (int64_t)s->requests * s->block_stride, &s->block_table);
 
     first_row[0] = 0;
     for (int32_t b = 0; b < s->requests; b++) {
         const struct batch_span *span = &batch->spans[b];
-        int32_t blocks = (int32_t)blocks_of(a, end_of(span));
+        int32_t blocks = (int32_t)blocks_of(a->limits.geometry, end_of(span));
         first_row[b + 1] = first_row[b] + span->count;
         first_position[b] = span->first_position;
         slot[b] = span->slot;

@@ -19,6 +19,8 @@ struct assembly;
 qr_status assembly_open(struct backend *backend, const struct assembly_limits *limits, struct assembly **out,
                         qr_error *err);
 void assembly_close(struct assembly *a);
+/* Bytes that it takes, on the host and on the backend. */
+int64_t assembly_bytes_for(const struct assembly_limits *limits);
 /* Bytes it took on the backend. */
 int64_t assembly_bytes(const struct assembly *a);
 

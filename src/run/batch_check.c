@@ -27,6 +27,11 @@ qr_status batch_check_open(const struct assembly_limits *limits, struct batch_ch
     return QR_OK;
 }
 
+int64_t batch_check_bytes_for(const struct assembly_limits *limits)
+{
+    return (int64_t)sizeof(struct batch_check) + (2 * limits->blocks + limits->slots) * (int64_t)sizeof(int64_t);
+}
+
 void batch_check_close(struct batch_check *c)
 {
     if (!c)

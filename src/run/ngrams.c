@@ -75,6 +75,14 @@ qr_status ngrams_open(const struct checkpoint *ck, const struct model_plan *plan
     return QR_OK;
 }
 
+int64_t ngrams_bytes_for(const struct model_plan *plan, int32_t max_rows)
+{
+    const struct qr_config *c = &plan->config;
+    const int64_t row = (int64_t)sizeof(int64_t) + c->engram_head_dim * (int64_t)sizeof(uint16_t);
+    const int64_t lookups = c->n_engram > 0 ? (int64_t)c->n_engram * max_rows * engram_columns(c) : 0;
+    return (int64_t)sizeof(struct ngrams) + max_rows * (int64_t)sizeof(int32_t) + lookups * row;
+}
+
 void ngrams_close(struct ngrams *n)
 {
     if (!n)

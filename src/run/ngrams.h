@@ -15,6 +15,8 @@ struct ngrams;
  * or whose count of keys is not engram_compressed_vocab_size, with both numbers. */
 qr_status ngrams_open(const struct checkpoint *ck, const struct model_plan *plan, const struct token_map *map,
                       int32_t max_rows, struct ngrams **out, qr_error *err);
+/* Bytes that it takes to stage so many rows. */
+int64_t ngrams_bytes_for(const struct model_plan *plan, int32_t max_rows);
 void ngrams_close(struct ngrams *n);
 
 /* Compressed ids of tokens; CURSOR_DEAD for image-span tokens (mask, may be NULL). 0 without Engram. */

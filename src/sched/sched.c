@@ -73,6 +73,22 @@ static void take_numbers(struct sched *s, const struct sched_options *o)
     s->root = block_key_root(o->identity ? o->identity : o->geometry->page_layout, PROVENANCE_EXACT);
 }
 
+int64_t sched_bytes_for(const struct sched_options *options)
+{
+    struct sched s = {.block = 0};
+    const struct out_batch *o = NULL;
+    take_numbers(&s, options);
+    const int64_t n = options->max_requests, slots = options->pool->slots, blocks = options->pool->blocks;
+    const int64_t request = (int64_t)(sizeof *o->spans + sizeof *o->request + sizeof *o->rows + sizeof *o->pins +
+                                      (size_t)s.max_blocks * sizeof *o->blocks + (size_t)s.width * sizeof *o->tokens);
+    const int64_t batch = n * request + s.copies_most * (int64_t)sizeof *o->copies + slots * (int64_t)sizeof *o->stores;
+    const int64_t settle = n * (SCHED_MAX_DEPTH + 1) * (int64_t)sizeof *s.settle;
+    const int64_t slot = (int64_t)(sizeof *s.slots + sizeof *s.moves + sizeof *s.books.holder);
+    return (int64_t)sizeof s + (options->depth + 1) * batch + settle + slots * slot +
+           blocks * (int64_t)sizeof *s.books.references + blocks_bytes_for(blocks, s.block) +
+           images_bytes_for(blocks, options->geometry);
+}
+
 static qr_status open_parts(struct sched *s, qr_error *err)
 {
     const struct sched_options *o = &s->options;

@@ -71,6 +71,8 @@ struct sched_metrics {
 };
 
 qr_status sched_open(const struct sched_options *options, struct sched **out, qr_error *err);
+/* Bytes that it takes; of the options only the numbers, plan, geometry and pool are looked at. */
+int64_t sched_bytes_for(const struct sched_options *options);
 /* Every request must have been taken by sched_finished or be freed by its owner afterwards. */
 void sched_close(struct sched *s);
 

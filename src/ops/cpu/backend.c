@@ -44,6 +44,18 @@ const char *backend_cpu_name(const char *path, qr_error *err)
     return chosen ? chosen->name : NULL;
 }
 
+qr_status backend_cpu_scratch(const char *path, int threads, const struct op_limits *limits, int64_t *bytes, qr_error *err)
+{
+    const struct cpu_path *chosen = find_path(path, err);
+    if (!chosen)
+        return QR_UNSUPPORTED;
+    const int wanted = pool_threads_wanted(threads);
+    *bytes = wanted * cpu_scratch_piece(reference_scratch_bytes(limits));
+    if (chosen->kernels)
+        *bytes += fast_scratch_bytes(limits, wanted);
+    return QR_OK;
+}
+
 static void cpu_close(struct backend *b)
 {
     struct cpu_backend *cpu = (struct cpu_backend *)b;

@@ -35,13 +35,10 @@ static void place(struct fast *f, struct carve *c)
     f->thread_scratch = carve(c, f->threads * f->thread_floats * word);
 }
 
-static qr_status reserve(struct fast *f, const struct op_limits *limits, int64_t *bytes, qr_error *err)
+static void take_numbers(struct fast *f, const struct op_limits *limits, int threads)
 {
     const struct qr_config *c = &limits->plan->config;
-    struct carve count = {0};
-    qr_free(f->memory);
-    f->memory = NULL;
-    f->threads = pool_threads(f->pool);
+    f->threads = threads;
     f->max_k = (int32_t)limits_widest_input(c);
     f->max_inner = c->moe_intermediate_size;
     f->max_experts = (int32_t)larger(c->n_routed_experts, c->dspark_n_routed_experts);
@@ -51,6 +48,23 @@ static qr_status reserve(struct fast *f, const struct op_limits *limits, int64_t
     f->thread_floats = larger(f->thread_floats, index_scratch_floats(c->index_n_heads, c->index_head_dim, c->index_topk,
                                                                      c->candidate_topk_blocks));
     f->thread_floats = (f->thread_floats + 15) / 16 * 16;
+}
+
+int64_t fast_scratch_bytes(const struct op_limits *limits, int threads)
+{
+    struct fast f = {0};
+    struct carve count = {0};
+    take_numbers(&f, limits, threads);
+    place(&f, &count);
+    return count.used;
+}
+
+static qr_status reserve(struct fast *f, const struct op_limits *limits, int64_t *bytes, qr_error *err)
+{
+    struct carve count = {0};
+    qr_free(f->memory);
+    f->memory = NULL;
+    take_numbers(f, limits, pool_threads(f->pool));
     place(f, &count);
     f->memory = qr_aligned_alloc(64, (size_t)count.used);
     if (!f->memory)

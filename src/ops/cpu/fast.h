@@ -32,6 +32,9 @@ static inline struct fast *fast_of(struct backend *b) { return ((struct cpu_back
 qr_status fast_install(struct cpu_backend *cpu, const struct cpu_kernels *kernels, qr_error *err);
 void fast_close(struct fast *f);
 
+/* Bytes that reserve takes beside the reference's. */
+int64_t fast_scratch_bytes(const struct op_limits *limits, int threads);
+
 /* Floats of scratch a thread that the operators need. */
 int64_t attend_scratch_floats(int32_t head_dim);
 int64_t index_scratch_floats(int32_t heads, int32_t dim, int32_t topk, int32_t topk_blocks);

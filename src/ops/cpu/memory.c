@@ -45,11 +45,15 @@ void cpu_memory_install(struct backend *b)
     b->fence = memory_fence;
 }
 
+int64_t cpu_scratch_piece(int64_t bytes)
+{
+    return bytes > INT64_MAX - ALIGNMENT ? INT64_MAX : (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
 qr_status cpu_scratch_make(struct cpu_backend *cpu, int64_t bytes_per_thread, int64_t *bytes, qr_error *err)
 {
-    int64_t piece, total;
-    if (__builtin_add_overflow(bytes_per_thread, ALIGNMENT - 1, &piece) ||
-        __builtin_mul_overflow(piece / ALIGNMENT * ALIGNMENT, cpu->threads, &total))
+    int64_t total;
+    if (__builtin_mul_overflow(cpu_scratch_piece(bytes_per_thread), cpu->threads, &total))
         return qr_fail(err, QR_BAD_ARGUMENT, "scratch of %lld bytes for each of %d threads is beyond 64 bits",
                        (long long)bytes_per_thread, cpu->threads);
     qr_free(cpu->scratch);

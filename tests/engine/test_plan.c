@@ -1,0 +1,96 @@
+/* label: faults */
+/* The byte plan against what is allocated (architecture.md, law 3): only a build that counts allocations can tell. */
+#include "support/engines.h"
+
+#include <stdlib.h>
+
+#include "base/alloc.h"
+#include "support/support.h"
+
+struct weighed {
+    int64_t planned, held; /* pools and workspace; bytes of an engine's allocations */
+};
+
+/* An engine of these options beside a model that is open. */
+static struct weighed weigh(qr_model *model, const qr_engine_options *options)
+{
+    qr_engine *engine;
+    qr_plan_bytes plan;
+    qr_error err = {0};
+    const int64_t before = alloc_live_bytes();
+    if (qr_engine_create(model, options, &engine, &err) != QR_OK)
+        fail_msg("%s", err.message);
+    const struct weighed w = {.held = alloc_live_bytes() - before};
+    qr_engine_get_plan(engine, &plan);
+    qr_engine_destroy(engine);
+    assert_int_equal(alloc_live_bytes(), before);
+    return (struct weighed){(int64_t)(plan.pages + plan.states + plan.workspace), w.held};
+}
+
+static qr_model *open_model(const char *dir, const char *device, int threads)
+{
+    qr_model_options options = QR_MODEL_OPTIONS;
+    qr_model *model;
+    qr_error err = {0};
+    options.device = device;
+    options.threads = threads;
+    if (qr_model_open(source_path(dir), &options, &model, &err) != QR_OK)
+        fail_msg("%s", err.message);
+    return model;
+}
+
+/* What one more of something takes is what the plan says it takes: weights, which are the same, fall out. */
+static void what_grows_grows_by_what_is_planned(void **state)
+{
+    (void)state;
+    static const qr_engine_options small = {.size = sizeof small, .kv_ram_bytes = 64 << 20, .max_model_len = 1024,
+                                            .max_num_seqs = 2, .max_num_batched_tokens = 64};
+    qr_engine_options grown[4];
+    for (int i = 0; i < 4; i++)
+        grown[i] = small;
+    grown[0].max_num_batched_tokens = 1024;
+    grown[1].max_num_seqs = 16;
+    grown[2].max_model_len = 16384;
+    grown[3].block_size = 256;
+    const char *const models[] = {"models/tiny-v41", "models/tiny-v41", "models/tiny-v4"};
+    const char *const devices[] = {"cpu", "cpu-reference", "cpu"};
+    for (int m = 0; m < 3; m++) {
+        qr_model *model = open_model(models[m], devices[m], 3);
+        const struct weighed least = weigh(model, &small);
+        for (int i = 0; i < 4; i++) {
+            const struct weighed more = weigh(model, &grown[i]);
+            const int64_t planned = more.planned - least.planned, held = more.held - least.held;
+            if (llabs(planned - held) > llabs(planned) / 1000 + 8192)
+                fail_msg("%s on %s, option %d: %lld more bytes planned, %lld more held", models[m], devices[m], i,
+                         (long long)planned, (long long)held);
+        }
+        qr_model_close(model);
+    }
+}
+
+/* Threads take scratch. Handles and vectors of the weights are all that the plan leaves out. */
+static void all_that_is_held_is_planned(void **state)
+{
+    (void)state;
+    qr_engine_options options = QR_ENGINE_OPTIONS;
+    options.kv_ram_bytes = 64 << 20;
+    struct weighed few, many;
+    for (int i = 0; i < 2; i++) {
+        qr_model *model = open_model("models/tiny-v41", "cpu", i ? 8 : 1);
+        *(i ? &many : &few) = weigh(model, &options);
+        qr_model_close(model);
+    }
+    assert_true(many.planned > few.planned + 100000);
+    assert_true(llabs((many.planned - few.planned) - (many.held - few.held)) < 16384);
+    assert_true(few.held >= few.planned);
+    assert_true(few.held - few.planned < 3 << 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_grows_grows_by_what_is_planned),
+        cmocka_unit_test(all_that_is_held_is_planned),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
