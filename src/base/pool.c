@@ -123,6 +123,30 @@ static int usable_cores(void)
     return CPU_COUNT(&set);
 }
 
+/* The n-th CPU of a set that has one. */
+static int nth_cpu(const cpu_set_t *set, int n)
+{
+    int cpu = 0;
+    while (!CPU_ISSET(cpu, set) || n-- > 0)
+        cpu++;
+    return cpu;
+}
+
+/* Keeps worker n on the n-th CPU. With fewer CPUs than threads nothing is pinned: the system shares them out better. A
+ * refusal costs speed only. */
+static void pin_workers(struct worker_pool *p)
+{
+    cpu_set_t allowed, one;
+    CPU_ZERO(&allowed);
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < p->threads)
+        return;
+    for (int i = 0; i < p->started; i++) {
+        CPU_ZERO(&one);
+        CPU_SET(nth_cpu(&allowed, p->workers[i].number), &one);
+        pthread_setaffinity_np(p->workers[i].thread, sizeof one, &one);
+    }
+}
+
 int pool_threads_wanted(int threads) { return threads > 0 ? threads : usable_cores(); }
 
 qr_status pool_open(int threads, struct worker_pool **out, qr_error *err)
@@ -151,6 +175,7 @@ qr_status pool_open(int threads, struct worker_pool **out, qr_error *err)
         }
         p->started++;
     }
+    pin_workers(p);
     *out = p;
     return QR_OK;
 }

@@ -7,7 +7,8 @@
 struct worker_pool;
 
 /* `threads` counts the caller: 1 means no worker. 0 means every core this process may use. Workers sleep when idle
- * after a short spin. */
+ * after a short spin. Where there is a CPU for every thread each worker stays on one of its own, among those that the
+ * calling thread may use; the caller itself is left where it is. */
 qr_status pool_open(int threads, struct worker_pool **out, qr_error *err);
 void pool_close(struct worker_pool *pool);
 int pool_threads(const struct worker_pool *pool);

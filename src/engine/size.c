@@ -183,7 +183,7 @@ static qr_status check_available(const struct engine_size *size, int64_t availab
     const int64_t pools = size->budget.pool.bytes;
     const struct budget_request left = {.bytes = available - beside, .slots = size->slots, .ceiling = ceiling};
     struct budget fits;
-    char hint[120] = "only more memory helps";
+    char hint[120] = "fewer requests at once (--max-num-seqs) or rows a step (--max-num-batched-tokens) take less";
     if (available == 0 || (beside <= available && pools <= available - beside))
         return QR_OK;
     if (budget_fit(&size->geometry, &left, &fits, NULL) == QR_OK)

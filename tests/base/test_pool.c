@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "support/support.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -130,6 +131,74 @@ static void zero_threads_means_every_core(void **state)
     assert_null(pool);
 }
 
+enum { MOST = 8 };
+
+struct places {
+    pthread_barrier_t all; /* holds every thread until each has an item */
+    cpu_set_t of[MOST];    /* where each may run */
+};
+
+static void note_place(void *user, int64_t item, int thread)
+{
+    struct places *p = user;
+    (void)item;
+    pthread_barrier_wait(&p->all);
+    pthread_getaffinity_np(pthread_self(), sizeof p->of[0], &p->of[thread]);
+}
+
+static void find_places(int threads, struct places *out)
+{
+    struct worker_pool *pool;
+    assert_int_equal(pool_open(threads, &pool, NULL), QR_OK);
+    assert_int_equal(pthread_barrier_init(&out->all, NULL, (unsigned)threads), 0);
+    pool_run(pool, threads, note_place, out);
+    pthread_barrier_destroy(&out->all);
+    pool_close(pool);
+}
+
+static void each_worker_has_a_processor_of_its_own_where_there_are_enough(void **state)
+{
+    (void)state;
+    cpu_set_t allowed, taken, one;
+    struct places places;
+    assert_int_equal(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+    const int threads = CPU_COUNT(&allowed) < MOST ? CPU_COUNT(&allowed) : MOST;
+    find_places(threads, &places);
+    CPU_ZERO(&taken);
+    for (int i = 1; i < threads; i++) {
+        assert_int_equal(CPU_COUNT(&places.of[i]), 1);
+        CPU_AND(&one, &places.of[i], &allowed);
+        assert_true(CPU_EQUAL(&one, &places.of[i]));
+        CPU_AND(&one, &places.of[i], &taken);
+        assert_int_equal(CPU_COUNT(&one), 0);
+        CPU_OR(&taken, &taken, &places.of[i]);
+    }
+    assert_true(CPU_EQUAL(&places.of[0], &allowed)); /* the caller stays free */
+}
+
+static void with_fewer_processors_than_threads_nobody_is_pinned(void **state)
+{
+    (void)state;
+    cpu_set_t allowed, one, after;
+    struct places places;
+    int first = 0;
+    assert_int_equal(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+    while (!CPU_ISSET(first, &allowed))
+        first++;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    find_places(4, &places);
+    for (int i = 0; i < 4; i++)
+        assert_true(CPU_EQUAL(&places.of[i], &one));
+    assert_int_equal(sched_setaffinity(0, sizeof allowed, &allowed), 0);
+    find_places(MOST, &places);
+    for (int i = 0; i < MOST && CPU_COUNT(&allowed) < MOST; i++)
+        assert_true(CPU_EQUAL(&places.of[i], &allowed));
+    assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
+    assert_true(CPU_EQUAL(&after, &allowed));
+}
+
 static void no_memory_is_a_status(void **state)
 {
     (void)state;
@@ -150,6 +219,8 @@ int main(void)
         cmocka_unit_test(all_workers_take_part_also_after_a_sleep),
         cmocka_unit_test(no_pool_and_one_thread_run_in_order_on_the_caller),
         cmocka_unit_test(zero_threads_means_every_core),
+        cmocka_unit_test(each_worker_has_a_processor_of_its_own_where_there_are_enough),
+        cmocka_unit_test(with_fewer_processors_than_threads_nobody_is_pinned),
         cmocka_unit_test(no_memory_is_a_status),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
