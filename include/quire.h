@@ -327,6 +327,47 @@ QR_API qr_status qr_inject(qr_engine *engine, qr_injection what, qr_handle handl
  * raw model distribution. Blocks the caller; takes its turn among the requests. */
 QR_API qr_status qr_score(qr_engine *engine, const int32_t *tokens, size_t count, size_t from, double *out, qr_error *err);
 
+/* ---- sessions ----
+ * A conversation on an engine: its messages, the members of a chat request beside them, and the answer in progress. Every
+ * prompt goes on from the one before, so that what the prefix cache holds of it is not computed again. One thread per
+ * session; the engine must outlive it. */
+
+typedef struct qr_session qr_session;
+
+QR_API qr_status qr_session_open(qr_engine *engine, qr_session **out, qr_error *err);
+/* Another session that has said the same so far and goes its own way from here. QR_BUSY while an answer is in progress. */
+QR_API qr_status qr_session_fork(const qr_session *session, qr_session **out, qr_error *err);
+/* Cancels the answer in progress. NULL is fine. */
+QR_API void qr_session_close(qr_session *session);
+
+/* What follows fails with QR_BUSY while an answer is in progress, and leaves the conversation as it was when it fails. */
+
+/* Sets the members that requests have beside their messages (a JSON object: tools, thinking, reasoning_effort ...), in
+ * place of those before. What they say is checked with the next prompt. */
+QR_API qr_status qr_session_set(qr_session *session, const char *json, size_t length, qr_error *err);
+/* The system text (UTF-8); NULL: none. */
+QR_API qr_status qr_session_set_system(qr_session *session, const char *text, qr_error *err);
+/* Adds a message of a chat request, {"role", "content" ...}: of the user, a tool, also of the assistant. */
+QR_API qr_status qr_session_append(qr_session *session, const char *json, size_t length, qr_error *err);
+/* How many times the user has spoken. */
+QR_API size_t qr_session_turns(const qr_session *session);
+/* Takes back the newest message; drops the oldest question with all that came of it. False: there is none, or only one. */
+QR_API bool qr_session_drop_newest(qr_session *session);
+QR_API bool qr_session_drop_oldest(qr_session *session);
+/* The messages as {"messages": [...]}, to be kept; and such a body (any chat request) in place of the messages, whose
+ * prompt must be one that the model's template can make. */
+QR_API qr_status qr_session_write(const qr_session *session, qr_text *out, qr_error *err);
+QR_API qr_status qr_session_read(qr_session *session, const char *json, size_t length, qr_error *err);
+
+/* The prompt of the next answer. */
+QR_API qr_status qr_session_prompt(const qr_session *session, qr_prompt *out, qr_error *err);
+/* Starts the next answer. `how` says how (NULL: the initialiser's); its tokens are not looked at. The handle is for
+ * qr_cancel, qr_get_usage and qr_release; its events come from qr_session_poll alone. */
+QR_API qr_status qr_session_start(qr_session *session, const qr_request *how, qr_handle *out, qr_error *err);
+/* As qr_poll. With the last event what was said has become the newest message, of a cancelled answer what there is of it;
+ * one that failed leaves none. */
+QR_API qr_status qr_session_poll(qr_session *session, int timeout_ms, qr_event *out, qr_error *err);
+
 /* ---- metrics ---- */
 
 typedef struct qr_metrics {

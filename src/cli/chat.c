@@ -5,7 +5,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/status.h"
-#include "cli/chat_log.h"
+#include "cli/chat_body.h"
 #include "cli/commands.h"
 #include "cli/display.h"
 #include "cli/lines.h"
@@ -17,7 +17,7 @@ struct chat_program {
     struct sampling_options sampling;
     const char *think, *tools;
     struct loaded loaded;
-    struct chat_log log;
+    qr_session *session;
     char *tools_text;
     struct lines lines;
     int64_t failed;     /* lines that could not be done */
@@ -40,63 +40,81 @@ static bool may_drop(struct chat_program *p, int32_t max_model_len)
     return lines_yes(&p->lines, "Drop the oldest turns? [Y/n] ");
 }
 
-/* Renders the conversation; while it leaves no room for an answer the oldest turns go, if the user agrees. */
-static qr_status render(struct chat_program *p, qr_prompt *prompt, qr_error *err)
+/* Makes the prompt; while it leaves no room for an answer the oldest turns go, if the user agrees. */
+static qr_status make_room(struct chat_program *p, bool *reasoning, qr_error *err)
 {
     qr_plan_bytes plan;
     bool agreed = false;
     qr_engine_get_plan(p->loaded.engine, &plan);
     for (;;) {
-        qr_status st = chat_log_render(&p->log, p->loaded.model, p->think, p->tools_text, prompt, err);
-        if (st != QR_OK || prompt->tokens.count + room_for_answer(plan.max_model_len) <= (size_t)plan.max_model_len)
+        qr_prompt prompt;
+        qr_status st = qr_session_prompt(p->session, &prompt, err);
+        if (st != QR_OK)
             return st;
-        const size_t count = prompt->tokens.count;
-        qr_prompt_free(prompt);
-        if (chat_log_turns(&p->log) < 3)
+        const size_t count = prompt.tokens.count;
+        *reasoning = prompt.starts_in_reasoning;
+        qr_prompt_free(&prompt);
+        if (count + room_for_answer(plan.max_model_len) <= (size_t)plan.max_model_len)
+            return QR_OK;
+        if (qr_session_turns(p->session) < 2)
             return qr_fail(err, QR_BAD_REQUEST, "the message has %zu tokens, the context holds %d with the answer", count,
                            plan.max_model_len);
         agreed = agreed || may_drop(p, plan.max_model_len);
         if (!agreed)
             return qr_fail(err, QR_BAD_REQUEST, "the context is full: /save the conversation, or start anew with /new");
-        chat_log_drop_oldest(&p->log);
+        qr_session_drop_oldest(p->session);
     }
+}
+
+static qr_status say(struct chat_program *p, const char *text, qr_error *err)
+{
+    const struct chat_turn turn = {.role = "user", .text = text};
+    const char *json;
+    size_t length;
+    struct json_writer *w = json_writer_open(false);
+    if (!w)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for the message");
+    qr_status st = chat_turn_write(w, &turn, err);
+    if (st == QR_OK)
+        st = json_finish(w, &json, &length, err);
+    if (st == QR_OK)
+        st = qr_session_append(p->session, json, length, err);
+    json_writer_close(w);
+    return st;
+}
+
+static qr_status answer(struct chat_program *p, qr_error *err)
+{
+    struct request_text request = {0};
+    struct answer answer = {0};
+    struct display display;
+    qr_tokens none = {0}; /* the session makes the prompt */
+    uint64_t seed;
+    bool reasoning = false;
+    qr_status st = make_room(p, &reasoning, err);
+    if (st == QR_OK)
+        st = request_from_options(p->loaded.model, &p->sampling, &none, &request, &seed, err);
+    if (st == QR_OK) {
+        interrupt_taken();
+        display_open(&display, reasoning);
+        st = loaded_answer(&p->loaded, p->session, &request.request, display_show, &display, &answer, err);
+        display_close(&display);
+    }
+    if (st == QR_OK && !p->model.quiet)
+        print_usage_line(&answer);
+    buffer_free(&answer.text);
+    request_text_free(&request);
+    return st;
 }
 
 static qr_status turn(struct chat_program *p, const char *text, qr_error *err)
 {
-    qr_prompt prompt = {0};
-    struct request_text request = {0};
-    struct answer answer = {0};
-    uint64_t seed;
-    if (!chat_log_add(&p->log, "user", text, strlen(text), NULL))
-        return qr_fail(err, QR_NO_MEMORY, "no memory for the message");
-    qr_status st = render(p, &prompt, err);
-    struct display display;
-    const bool reasoning = prompt.starts_in_reasoning;
-    if (st == QR_OK)
-        st = request_from_options(p->loaded.model, &p->sampling, &prompt.tokens, &request, &seed, err);
-    if (st == QR_OK) {
-        interrupt_taken();
-        display_open(&display, reasoning);
-        st = loaded_answer(&p->loaded, &request.request, display_show, &display, &answer, err);
-        display_close(&display);
-    }
-    if (st == QR_OK) {
-        const char *raw = answer.text.data ? answer.text.data : "";
-        const char *end = reasoning ? strstr(raw, display_end_of_reasoning) : NULL;
-        const char *content = end ? end + strlen(display_end_of_reasoning) : reasoning ? "" : raw;
-        char *thought = reasoning ? qr_strndup(raw, end ? (size_t)(end - raw) : strlen(raw)) : NULL;
-        if (!chat_log_add(&p->log, "assistant", content, strlen(content), thought))
-            st = qr_fail(err, QR_NO_MEMORY, "no memory for the answer");
-        qr_free(thought);
-        if (!p->model.quiet)
-            print_usage_line(&answer);
-    } else {
-        chat_log_drop_newest(&p->log); /* the message is not part of the conversation */
-    }
-    buffer_free(&answer.text);
-    request_text_free(&request);
-    qr_prompt_free(&prompt);
+    qr_status st = say(p, text, err);
+    if (st != QR_OK)
+        return st;
+    st = answer(p, err);
+    if (st != QR_OK)
+        qr_session_drop_newest(p->session); /* a message that has no answer is not part of the conversation */
     return st;
 }
 
@@ -114,6 +132,72 @@ static void print_help(void)
          "An interrupt stops the answer in progress.");
 }
 
+/* What --think, /think and --tools say becomes part of every request from now on. */
+static qr_status set_members(struct chat_program *p, qr_error *err)
+{
+    const struct chat_body body = {.think = p->think, .tools = p->tools_text};
+    const char *json;
+    size_t length;
+    struct json_writer *w = json_writer_open(false);
+    if (!w)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for the request");
+    json_w_object(w);
+    qr_status st = chat_members_write(w, &body, err);
+    json_w_end_object(w);
+    if (st == QR_OK)
+        st = json_finish(w, &json, &length, err);
+    if (st == QR_OK)
+        st = qr_session_set(p->session, json, length, err);
+    json_writer_close(w);
+    return st;
+}
+
+static qr_status show_system(const struct chat_program *p, qr_error *err)
+{
+    struct json_document *doc = NULL;
+    qr_text text;
+    qr_status st = qr_session_write(p->session, &text, err);
+    if (st == QR_OK)
+        st = json_parse(text.data, text.length, "the conversation", false, &doc, err);
+    if (st == QR_OK) {
+        const struct json *first = json_at(json_get(json_root(doc), "messages"), 0);
+        const struct json *content = json_equals(json_get(first, "role"), "system") ? json_get(first, "content") : NULL;
+        printf("system: %s\n", content && content->kind == JSON_STRING ? content->text : "none");
+    }
+    json_close(doc);
+    qr_text_free(&text);
+    return st;
+}
+
+static qr_status save(const struct chat_program *p, const char *path, qr_error *err)
+{
+    qr_text text;
+    if (!*path)
+        return qr_fail(err, QR_BAD_ARGUMENT, "/save: the file's name is missing");
+    qr_status st = qr_session_write(p->session, &text, err);
+    if (st == QR_OK)
+        st = file_write_atomic(path, text.data, text.length, err);
+    qr_text_free(&text);
+    return st;
+}
+
+static qr_status load(struct chat_program *p, const char *path, qr_error *err)
+{
+    char *text = NULL;
+    size_t size;
+    qr_error why = {0};
+    if (!*path)
+        return qr_fail(err, QR_BAD_ARGUMENT, "/load: the file's name is missing");
+    qr_status st = file_read(path, 1 << 28, &text, &size, err);
+    if (st != QR_OK)
+        return st;
+    st = qr_session_read(p->session, text, size, &why);
+    if (st != QR_OK)
+        qr_fail(err, st, "%s: %s", path, why.message);
+    qr_free(text);
+    return st;
+}
+
 static qr_status set_think(struct chat_program *p, const char *level, qr_error *err)
 {
     static const char *const levels[] = {"off", "low", "high", "max"};
@@ -124,7 +208,7 @@ static qr_status set_think(struct chat_program *p, const char *level, qr_error *
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
         if (strcmp(level, levels[i]) == 0) {
             p->think = levels[i];
-            return QR_OK;
+            return set_members(p, err);
         }
     return qr_fail(err, QR_BAD_ARGUMENT, "/think %s: wanted off, low, high or max", level);
 }
@@ -140,19 +224,16 @@ static qr_status obey(struct chat_program *p, char *line, bool *leave, qr_error 
     else if (strcmp(line, "/quit") == 0 || strcmp(line, "/exit") == 0)
         *leave = true;
     else if (strcmp(line, "/new") == 0)
-        chat_log_clear(&p->log);
+        while (qr_session_drop_newest(p->session))
+            ;
     else if (strcmp(line, "/think") == 0)
         return set_think(p, argument, err);
-    else if (strcmp(line, "/system") == 0 && !*argument)
-        printf("system: %s\n", p->log.system ? p->log.system : "none");
     else if (strcmp(line, "/system") == 0)
-        return chat_log_system(&p->log, argument, err);
+        return *argument ? qr_session_set_system(p->session, argument, err) : show_system(p, err);
     else if (strcmp(line, "/save") == 0)
-        return *argument ? chat_log_save(&p->log, argument, err)
-                         : qr_fail(err, QR_BAD_ARGUMENT, "/save: the file's name is missing");
+        return save(p, argument, err);
     else if (strcmp(line, "/load") == 0)
-        return *argument ? chat_log_load(&p->log, argument, err)
-                         : qr_fail(err, QR_BAD_ARGUMENT, "/load: the file's name is missing");
+        return load(p, argument, err);
     else
         return qr_fail(err, QR_BAD_ARGUMENT, "%s is no command; /help lists them", line);
     return QR_OK;
@@ -196,10 +277,14 @@ static qr_status start(struct chat_program *p, const char *system, qr_error *err
 {
     size_t size;
     qr_status st = p->tools ? file_read(p->tools, 1 << 26, &p->tools_text, &size, err) : QR_OK;
-    if (st == QR_OK && system)
-        st = chat_log_system(&p->log, system, err);
     if (st == QR_OK)
         st = loaded_open(&p->model, &p->loaded, err);
+    if (st == QR_OK)
+        st = qr_session_open(p->loaded.engine, &p->session, err);
+    if (st == QR_OK)
+        st = set_members(p, err);
+    if (st == QR_OK && system)
+        st = qr_session_set_system(p->session, system, err);
     if (st == QR_OK) {
         interrupt_catch();
         converse(p);
@@ -233,10 +318,10 @@ int command_chat(int argc, char **argv)
     } else {
         qr_status st = start(&p, system, &err);
         status = st == QR_OK ? !p.lines.terminal && p.failed > 0 : report_failure("chat", &err);
+        qr_session_close(p.session);
         loaded_close(&p.loaded);
     }
     qr_free(p.tools_text);
-    chat_log_free(&p.log);
     options_free(options);
     return status;
 }

@@ -5,26 +5,17 @@
 #include "base/status.h"
 #include "base/utf8.h"
 
-void chat_turn_write(struct json_writer *w, const struct chat_turn *turn)
+qr_status chat_turn_write(struct json_writer *w, const struct chat_turn *turn, qr_error *err)
 {
+    const size_t length = strlen(turn->text), valid = utf8_valid_prefix(turn->text, length);
+    if (valid < length)
+        return qr_fail(err, QR_BAD_REQUEST, "the %s message is no UTF-8 at byte %zu", turn->role, valid);
     json_w_object(w);
     json_w_key(w, "role");
     json_w_string(w, turn->role);
     json_w_key(w, "content");
     json_w_string(w, turn->text);
-    if (turn->reasoning) {
-        json_w_key(w, "reasoning_content");
-        json_w_string(w, turn->reasoning);
-    }
     json_w_end_object(w);
-}
-
-static qr_status write_turn(struct json_writer *w, const struct chat_turn *turn, qr_error *err)
-{
-    const size_t length = strlen(turn->text), valid = utf8_valid_prefix(turn->text, length);
-    if (valid < length)
-        return qr_fail(err, QR_BAD_REQUEST, "the %s message is no UTF-8 at byte %zu", turn->role, valid);
-    chat_turn_write(w, turn);
     return QR_OK;
 }
 
@@ -72,6 +63,18 @@ static qr_status write_schema(struct json_writer *w, const char *schema, qr_erro
     return st;
 }
 
+qr_status chat_members_write(struct json_writer *w, const struct chat_body *body, qr_error *err)
+{
+    qr_status st = QR_OK;
+    if (body->think)
+        write_think(w, body->think);
+    if (body->tools)
+        st = write_text(w, "tools", body->tools, err);
+    if (st == QR_OK && body->schema)
+        st = write_schema(w, body->schema, err);
+    return st;
+}
+
 qr_status chat_body_render(const qr_model *model, const struct chat_body *body, qr_prompt *out, qr_error *err)
 {
     const char *text;
@@ -84,14 +87,10 @@ qr_status chat_body_render(const qr_model *model, const struct chat_body *body, 
     json_w_key(w, "messages");
     json_w_array(w);
     for (size_t i = 0; st == QR_OK && i < body->turn_count; i++)
-        st = write_turn(w, &body->turns[i], err);
+        st = chat_turn_write(w, &body->turns[i], err);
     json_w_end_array(w);
-    if (body->think)
-        write_think(w, body->think);
-    if (st == QR_OK && body->tools)
-        st = write_text(w, "tools", body->tools, err);
-    if (st == QR_OK && body->schema)
-        st = write_schema(w, body->schema, err);
+    if (st == QR_OK)
+        st = chat_members_write(w, body, err);
     json_w_end_object(w);
     if (st == QR_OK)
         st = json_finish(w, &text, &length, err);

@@ -8,7 +8,6 @@
 struct chat_turn {
     const char *role;      /* "system", "user", "assistant" */
     const char *text;
-    const char *reasoning; /* of an assistant, or NULL */
 };
 
 struct chat_body {
@@ -19,8 +18,10 @@ struct chat_body {
     const char *schema;    /* JSON text of a schema, or NULL */
 };
 
-/* Writes a turn as a message object. */
-void chat_turn_write(struct json_writer *w, const struct chat_turn *turn);
+/* Writes a turn as a message object. QR_BAD_REQUEST when its text is no UTF-8. */
+qr_status chat_turn_write(struct json_writer *w, const struct chat_turn *turn, qr_error *err);
+/* Writes what stands beside the messages as members of the object that is open; turns are not looked at. */
+qr_status chat_members_write(struct json_writer *w, const struct chat_body *body, qr_error *err);
 
 /* Renders the conversation. */
 qr_status chat_body_render(const qr_model *model, const struct chat_body *body, qr_prompt *out, qr_error *err);

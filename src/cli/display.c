@@ -5,8 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
-const char display_end_of_reasoning[] = "</think>";
-enum { TAG_LENGTH = sizeof display_end_of_reasoning - 1 };
+/* What ends the reasoning in raw text. */
+static const char end_tag[] = "</think>";
+enum { TAG_LENGTH = sizeof end_tag - 1 };
 
 static void write_out(const char *text, size_t length)
 {
@@ -46,7 +47,7 @@ void display_show(void *display, const char *text, size_t length)
     if (!d->reasoning) {
         write_out(text, length);
     } else if (buffer_append(&d->held, text, length)) {
-        const char *tag = memmem(d->held.data, d->held.length, display_end_of_reasoning, TAG_LENGTH);
+        const char *tag = memmem(d->held.data, d->held.length, end_tag, TAG_LENGTH);
         if (tag) {
             end_reasoning(d, (size_t)(tag - d->held.data));
         } else if (d->held.length >= TAG_LENGTH) {

@@ -7,9 +7,6 @@
 
 #include "base/buffer.h"
 
-/* What ends the reasoning in raw text. */
-extern const char display_end_of_reasoning[];
-
 struct display {
     bool terminal, reasoning, shown;
     struct buffer held; /* may be the beginning of the tag */

@@ -76,17 +76,19 @@ bool interrupt_taken(void)
 
 /* ---- an answer ---- */
 
-qr_status loaded_answer(struct loaded *l, const qr_request *request, void (*show)(void *user, const char *text, size_t length),
-                        void *user, struct answer *out, qr_error *err)
+qr_status loaded_answer(struct loaded *l, qr_session *session, const qr_request *request,
+                        void (*show)(void *user, const char *text, size_t length), void *user, struct answer *out,
+                        qr_error *err)
 {
     qr_handle handle;
     qr_event event = {0};
     *out = (struct answer){0};
-    qr_status st = qr_submit(l->engine, request, NULL, NULL, &handle, err);
+    qr_status st = session ? qr_session_start(session, request, &handle, err)
+                           : qr_submit(l->engine, request, NULL, NULL, &handle, err);
     if (st != QR_OK)
         return st;
     while (event.finish == QR_FINISH_NONE) {
-        st = qr_poll(l->engine, handle, 100, &event, err);
+        st = session ? qr_session_poll(session, 100, &event, err) : qr_poll(l->engine, handle, 100, &event, err);
         if (interrupt_taken() || (show && ferror(stdout))) /* nobody reads on */
             qr_cancel(l->engine, handle);
         if (st == QR_BUSY)

@@ -133,7 +133,7 @@ static qr_status run(const struct run_options *o, bool json, const char *argumen
         if (!o->model.quiet && request.sampling.temperature > 0 && !o->sampling.has_seed)
             fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
         display_open(&display, !json && prompt.starts_in_reasoning);
-        st = loaded_answer(&l, &request.request, json ? NULL : display_show, &display, &answer, err);
+        st = loaded_answer(&l, NULL, &request.request, json ? NULL : display_show, &display, &answer, err);
         if (!json)
             display_close(&display);
     }

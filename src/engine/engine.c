@@ -211,3 +211,5 @@ void qr_engine_destroy(qr_engine *engine)
 }
 
 void qr_engine_get_plan(const qr_engine *engine, qr_plan_bytes *out) { *out = engine->plan; }
+
+const qr_model *engine_model(const qr_engine *engine) { return engine->model; }

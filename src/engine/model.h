@@ -40,4 +40,7 @@ qr_status model_config_read(const char *dir, const qr_model_options *given, stru
  * QR_UNSUPPORTED for a device that this build or machine does not have. */
 qr_status model_options_read(const qr_model_options *given, qr_model_options *out, qr_error *err);
 
+/* The model of an engine (engine.h). */
+const qr_model *engine_model(const qr_engine *engine);
+
 #endif

@@ -64,37 +64,28 @@ qr_status qr_detokenize(const qr_model *model, const int32_t *ids, size_t count,
 
 /* ---- chat ---- */
 
+qr_status prompt_from_rendered(struct rendered *rendered, qr_prompt *out, qr_error *err)
+{
+    struct chat *chat = &rendered->chat;
+    *out = (qr_prompt){0};
+    qr_status st = text_from_buffer(&chat->prompt.text, &out->text, err);
+    chat->prompt.text = (struct buffer){0}; /* given away, or freed */
+    if (st != QR_OK)
+        return st;
+    out->tokens = (qr_tokens){.data = rendered->ids.data, .count = rendered->ids.count};
+    rendered->ids = (struct tok_ids){0};
+    out->starts_in_reasoning = chat->start == CHAT_REASONING;
+    return QR_OK;
+}
+
 qr_status qr_render_chat(const qr_model *model, const char *json, size_t length, qr_prompt *out, qr_error *err)
 {
-    struct json_document *document = NULL;
-    struct chat chat = {0};
-    struct tok_ids ids = {0};
-    enum chat_profile profile;
-    bool rendered = false;
+    struct rendered rendered;
     *out = (qr_prompt){0};
-    if (!chat_profile_named(model->prompt_profile, &profile))
-        return qr_fail(err, QR_INTERNAL, "prompt profile %s has no rendering", model->prompt_profile);
-
-    struct chat_options options = chat_options_default(profile);
-    options.images = false;
-    qr_status st = json_parse(json, length, "chat request", false, &document, err);
+    qr_status st = rendered_make(model, json, length, &rendered, err);
     if (st == QR_OK)
-        st = chat_render(json_root(document), &options, &chat, NULL, err);
-    rendered = st == QR_OK;
-    if (st == QR_OK)
-        st = prompt_ids(&chat.prompt, model->tokenizer, &ids, err);
-    if (st == QR_OK)
-        st = text_from_buffer(&chat.prompt.text, &out->text, err);
-    if (st == QR_OK) {
-        chat.prompt.text = (struct buffer){0}; /* given away */
-        out->tokens = (qr_tokens){.data = ids.data, .count = ids.count};
-        out->starts_in_reasoning = chat.start == CHAT_REASONING;
-    } else {
-        tok_ids_free(&ids);
-    }
-    if (rendered)
-        chat_free(&chat);
-    json_close(document);
+        st = prompt_from_rendered(&rendered, out, err);
+    rendered_free(&rendered);
     return st;
 }
 

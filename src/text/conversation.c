@@ -14,6 +14,7 @@ void conversation_free(struct conversation *c)
         buffer_free(&c->messages[i].json);
     qr_free(c->messages);
     buffer_free(&c->system);
+    buffer_free(&c->members);
     *c = (struct conversation){0};
 }
 
@@ -54,6 +55,17 @@ static void write_text(struct json_writer *w, const char *key, const char *text,
     json_w_string_n(w, text ? text : "", length);
 }
 
+/* Takes over the JSON. */
+static qr_status push(struct conversation *c, bool user, struct buffer *json, qr_error *err)
+{
+    if (!array_grow(&c->messages, &c->capacity, c->count, sizeof *c->messages)) {
+        buffer_free(json);
+        return no_memory(err);
+    }
+    c->messages[c->count++] = (struct conversation_message){user, *json};
+    return QR_OK;
+}
+
 static qr_status add(struct conversation *c, bool user, struct json_writer *w, qr_error *err)
 {
     struct buffer json = {0};
@@ -61,12 +73,7 @@ static qr_status add(struct conversation *c, bool user, struct json_writer *w, q
     qr_status st = finish(w, &json, err);
     if (st != QR_OK)
         return st;
-    if (!array_grow(&c->messages, &c->capacity, c->count, sizeof *c->messages)) {
-        buffer_free(&json);
-        return no_memory(err);
-    }
-    c->messages[c->count++] = (struct conversation_message){user, json};
-    return QR_OK;
+    return push(c, user, &json, err);
 }
 
 qr_status conversation_set_system(struct conversation *c, const char *text, qr_error *err)
@@ -157,6 +164,14 @@ qr_status conversation_add_result(struct conversation *c, size_t call, const cha
 
 /* ---- dropping ---- */
 
+size_t conversation_turns(const struct conversation *c)
+{
+    size_t turns = 0;
+    for (size_t i = 0; i < c->count; i++)
+        turns += c->messages[i].user;
+    return turns;
+}
+
 bool conversation_drop_last(struct conversation *c)
 {
     if (c->count == 0)
@@ -181,34 +196,42 @@ bool conversation_drop_oldest(struct conversation *c)
 
 /* ---- the request ---- */
 
-static qr_status append_member(struct buffer *out, const char *key, const char *json, qr_error *err)
+qr_status conversation_set_members(struct conversation *c, const struct json *object, qr_error *err)
 {
-    static const struct json_events none = {0};
-    if (!json)
-        return QR_OK;
-    qr_status st = json_scan(json, strlen(json), key, &none, NULL, err);
-    if (st == QR_BAD_FILE)
-        st = QR_BAD_REQUEST;
-    if (st != QR_OK) {
-        if (err)
-            err->status = st;
-        return st;
+    struct buffer members = {0};
+    if (object && object->kind != JSON_OBJECT)
+        return qr_fail(err, QR_BAD_REQUEST, "the members of a conversation's requests: wanted an object");
+    for (const struct json *m = object ? object->child : NULL; m; m = m->next) {
+        struct buffer value = {0};
+        struct json_writer *w = json_writer_open(false);
+        if (strcmp(m->key, "messages") == 0) {
+            json_writer_close(w);
+            buffer_free(&members);
+            return qr_fail(err, QR_BAD_REQUEST, "messages are no member beside the messages");
+        }
+        if (!w) {
+            buffer_free(&members);
+            return no_memory(err);
+        }
+        json_w_value(w, m);
+        qr_status st = finish(w, &value, err);
+        if (st != QR_OK) {
+            buffer_free(&members);
+            return st;
+        }
+        buffer_puts(&members, ",");
+        chat_json_string(&members, m->key, m->key_length);
+        buffer_puts(&members, ":");
+        buffer_append(&members, value.data, value.length);
+        buffer_free(&value);
     }
-    buffer_printf(out, ",\"%s\":", key);
-    buffer_puts(out, json);
+    if (members.failed) {
+        buffer_free(&members);
+        return no_memory(err);
+    }
+    buffer_free(&c->members);
+    c->members = members;
     return QR_OK;
-}
-
-static void append_thinking(struct buffer *out, const char *think)
-{
-    if (!think)
-        return;
-    if (strcmp(think, "off") == 0) {
-        buffer_puts(out, ",\"thinking\":false");
-        return;
-    }
-    buffer_puts(out, ",\"thinking\":true,\"reasoning_effort\":");
-    chat_json_string(out, think, strlen(think));
 }
 
 static void append_messages(struct buffer *out, const struct conversation *c)
@@ -224,22 +247,18 @@ static void append_messages(struct buffer *out, const struct conversation *c)
     buffer_puts(out, "]");
 }
 
-qr_status conversation_write(const struct conversation *c, const struct conversation_request *request,
-                             struct buffer *out, qr_error *err)
+qr_status conversation_write(const struct conversation *c, bool members, struct buffer *out, qr_error *err)
 {
-    qr_status st;
     buffer_clear(out);
     append_messages(out, c);
-    append_thinking(out, request->think);
-    if (request->go_on)
-        buffer_puts(out, ",\"continue_final_message\":true");
-    if ((st = append_member(out, "tools", request->tools, err)) != QR_OK ||
-        (st = append_member(out, "response_format", request->response_format, err)) != QR_OK)
-        return st;
+    if (members && c->members.length)
+        buffer_append(out, c->members.data, c->members.length);
     return buffer_puts(out, "}") ? QR_OK : no_memory(err);
 }
 
-static qr_status copy_message(struct conversation *c, const struct json *message, qr_error *err)
+/* ---- taking messages as they are ---- */
+
+qr_status conversation_add(struct conversation *c, const struct json *message, qr_error *err)
 {
     const struct json *role = json_get(message, "role");
     struct buffer json = {0};
@@ -256,14 +275,20 @@ static qr_status copy_message(struct conversation *c, const struct json *message
         c->system = json;
         return QR_OK;
     }
-    if (!array_grow(&c->messages, &c->capacity, c->count, sizeof *c->messages)) {
-        buffer_free(&json);
-        return no_memory(err);
-    }
-    c->messages[c->count++] = (struct conversation_message){json_equals(role, "user"), json};
+    st = push(c, json_equals(role, "user"), &json, err);
     const struct json *calls = json_get(message, "tool_calls");
-    c->calls += calls && calls->kind == JSON_ARRAY ? calls->count : 0;
-    return QR_OK;
+    if (st == QR_OK && calls && calls->kind == JSON_ARRAY)
+        c->calls += calls->count;
+    return st;
+}
+
+/* Puts `fresh` in the place of the messages. */
+static void replace_messages(struct conversation *c, struct conversation *fresh)
+{
+    fresh->members = c->members;
+    c->members = (struct buffer){0};
+    conversation_free(c);
+    *c = *fresh;
 }
 
 qr_status conversation_read(struct conversation *c, const struct json *request, qr_error *err)
@@ -274,12 +299,29 @@ qr_status conversation_read(struct conversation *c, const struct json *request, 
     if (!messages || messages->kind != JSON_ARRAY)
         return qr_fail(err, QR_BAD_REQUEST, "the conversation has no list of messages");
     for (const struct json *m = messages->child; m && st == QR_OK; m = m->next)
-        st = copy_message(&fresh, m, err);
-    if (st != QR_OK) {
+        st = conversation_add(&fresh, m, err);
+    if (st == QR_OK)
+        replace_messages(c, &fresh);
+    else
         conversation_free(&fresh);
-        return st;
+    return st;
+}
+
+static bool copy_buffer(const struct buffer *from, struct buffer *to)
+{
+    return from->length == 0 || buffer_append(to, from->data, from->length);
+}
+
+qr_status conversation_copy(const struct conversation *c, struct conversation *out, qr_error *err)
+{
+    bool copied = copy_buffer(&c->system, &out->system) && copy_buffer(&c->members, &out->members);
+    out->calls = c->calls;
+    for (size_t i = 0; copied && i < c->count; i++) {
+        struct buffer json = {0};
+        copied = copy_buffer(&c->messages[i].json, &json) && push(out, c->messages[i].user, &json, NULL) == QR_OK;
     }
-    conversation_free(c);
-    *c = fresh;
-    return QR_OK;
+    if (copied)
+        return QR_OK;
+    conversation_free(out);
+    return no_memory(err);
 }
