@@ -182,11 +182,14 @@ static void close_all(struct op_tool *t)
     op_file_close(t->file);
 }
 
-static int list(const struct command_line *line, const char *name)
+static int list(const struct command_line *line, const char *name, bool json)
 {
+    qr_error err = {0};
     const struct op_harness *only = name ? op_harness_find(name) : NULL;
     if (name && !only)
         return options_wrong(line, "operator %s is none of those that --list names", name);
+    if (json)
+        return report_list_json(only, &err) == QR_OK ? 0 : report_failure("op", &err);
     report_list(only);
     return 0;
 }
@@ -222,7 +225,7 @@ int tool_op(int argc, char **argv)
         return status;
     o.name = line.argument_count ? line.arguments[0] : NULL;
     if (o.list)
-        return list(&line, o.name);
+        return list(&line, o.name, o.json);
     if (!o.in)
         return options_wrong(&line, "--in FILE is missing");
     if (!o.out && !o.check && !o.against && !o.times)

@@ -94,6 +94,62 @@ static void json_text(struct json_writer *w, const char *key, const char *value)
     json_w_string(w, value);
 }
 
+static void json_arrays(struct json_writer *w, const char *key, const struct op_array *a)
+{
+    json_w_key(w, key);
+    json_w_array(w);
+    for (; a->name; a++) {
+        json_w_object(w);
+        json_text(w, "name", a->name);
+        json_text(w, "kind", kind_name(a));
+        json_text(w, "shape", a->shape);
+        if (a->scales)
+            json_text(w, "scales", a->scales);
+        if (a->tolerance)
+            json_text(w, "tolerance", a->tolerance);
+        json_w_end_object(w);
+    }
+    json_w_end_array(w);
+}
+
+/* Prints what was written, and closes the writer. */
+static qr_status print_json(struct json_writer *w, qr_error *err)
+{
+    const char *text;
+    size_t length;
+    qr_status st = json_finish(w, &text, &length, err);
+    if (st == QR_OK)
+        printf("%.*s\n", (int)length, text);
+    json_writer_close(w);
+    return st;
+}
+
+qr_status report_list_json(const struct op_harness *only, qr_error *err)
+{
+    const struct op_harness *h;
+    struct json_writer *w = json_writer_open(false);
+    if (!w)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for the list");
+    json_w_object(w);
+    json_w_key(w, "operators");
+    json_w_array(w);
+    for (int32_t i = 0; (h = op_harness_at(i)); i++) {
+        if (only && h != only)
+            continue;
+        json_w_object(w);
+        json_text(w, "name", h->name);
+        json_text(w, "about", h->about);
+        json_w_key(w, "number");
+        json_w_int(w, h->number);
+        json_arrays(w, "in", h->in);
+        json_arrays(w, "out", h->out);
+        json_w_end_object(w);
+    }
+    json_w_end_array(w);
+    json_w_end_object(w);
+    return print_json(w, err);
+}
+
 static void json_count(struct json_writer *w, const char *key, int64_t value)
 {
     json_w_key(w, key);
@@ -143,8 +199,6 @@ static void json_time(struct json_writer *w, const struct op_report *r)
 qr_status report_json(const struct op_report *r, qr_error *err)
 {
     struct json_writer *w = json_writer_open(false);
-    const char *text;
-    size_t length;
     if (!w)
         return qr_fail(err, QR_NO_MEMORY, "no memory for a report");
     json_w_object(w);
@@ -169,9 +223,5 @@ qr_status report_json(const struct op_report *r, qr_error *err)
     if (r->calls)
         json_time(w, r);
     json_w_end_object(w);
-    qr_status st = json_finish(w, &text, &length, err);
-    if (st == QR_OK)
-        printf("%.*s\n", (int)length, text);
-    json_writer_close(w);
-    return st;
+    return print_json(w, err);
 }

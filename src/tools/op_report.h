@@ -6,6 +6,7 @@
 
 /* Every harness, or those of one name, with their arrays. */
 void report_list(const struct op_harness *only);
+qr_status report_list_json(const struct op_harness *only, qr_error *err);
 
 /* What one call of `quire op` found out; parts that were not asked for are absent. */
 struct op_report {
