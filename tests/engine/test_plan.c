@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "run/token_counts.h"
 #include "support/support.h"
 
 struct weighed {
@@ -20,8 +21,12 @@ static struct weighed weigh(qr_model *model, const qr_engine_options *options)
     const int64_t before = alloc_live_bytes();
     if (qr_engine_create(model, options, &engine, &err) != QR_OK)
         fail_msg("%s", err.message);
-    const struct weighed w = {.held = alloc_live_bytes() - before};
+    qr_model_info info;
+    qr_model_get_info(model, &info);
     qr_engine_get_plan(engine, &plan);
+    /* Counts of tokens are planned for every request and taken by those whose penalties want them. */
+    const struct weighed w = {.held = alloc_live_bytes() - before +
+                                      (int64_t)(plan.slots * token_counts_bytes(info.vocab_size))};
     qr_engine_destroy(engine);
     assert_int_equal(alloc_live_bytes(), before);
     return (struct weighed){(int64_t)(plan.pages + plan.states + plan.workspace), w.held};
