@@ -254,14 +254,14 @@ qr_status qr_session_poll(qr_session *session, int timeout_ms, qr_event *out, qr
     if (!session->answering)
         return qr_fail(err, QR_BAD_ARGUMENT, "no answer of the session is in progress");
     qr_status st = qr_poll(session->engine, session->handle, timeout_ms, out, err);
-    if (st != QR_OK)
+    if (st == QR_BUSY)
         return st;
-    if (out->token >= 0)
+    if (st == QR_OK && out->token >= 0)
         st = add_deltas(session, parser_push(session->parser, out->token, &deltas, err), &deltas, err);
     if (st == QR_OK && out->finish != QR_FINISH_NONE && out->finish != QR_FINISH_ERROR)
         st = take_answer(session, out, err);
     if (st != QR_OK)
-        qr_release(session->engine, session->handle);
+        qr_release(session->engine, session->handle); /* nothing more of it will be understood */
     if (st != QR_OK || out->finish != QR_FINISH_NONE)
         end_answer(session);
     return st;

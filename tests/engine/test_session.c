@@ -207,6 +207,25 @@ static void nothing_is_changed_while_an_answer_is_in_progress(void **state)
     qr_session_close(s); /* in the middle of it */
 }
 
+static void an_answer_that_was_released_is_over(void **state)
+{
+    (void)state;
+    qr_session *s = open_session();
+    const qr_request q = how(0);
+    qr_handle handle;
+    qr_event event;
+    qr_error err = {0};
+    ask(s, "Tell me a story.");
+    assert_int_equal(qr_session_start(s, &q, &handle, &err), QR_OK);
+    qr_release(o.engine, handle);
+    assert_int_equal(qr_session_poll(s, -1, &event, &err), QR_BAD_ARGUMENT);
+    ask(s, "Again.");
+    struct reply r = answer_of(s, 3);
+    assert_int_equal(r.count, 3);
+    reply_free(&r);
+    qr_session_close(s);
+}
+
 static void what_is_refused_leaves_the_conversation(void **state)
 {
     (void)state;
@@ -280,6 +299,7 @@ int main(void)
         cmocka_unit_test(a_message_holds_reasoning_and_content_apart),
         cmocka_unit_test(a_fork_goes_its_own_way),
         cmocka_unit_test(nothing_is_changed_while_an_answer_is_in_progress),
+        cmocka_unit_test(an_answer_that_was_released_is_over),
         cmocka_unit_test(what_is_refused_leaves_the_conversation),
         cmocka_unit_test(members_are_part_of_every_prompt),
         cmocka_unit_test(turns_are_dropped_from_either_end),
