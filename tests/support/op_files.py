@@ -89,6 +89,14 @@ def run(scratch, op, profile, params, inputs, outputs=None, *options):
     return {k[4:]: v for k, v in read(out)[0].items()}
 
 
+def timed(scratch, op, profile, params, inputs):
+    """What quire op says of the time and the bytes of one call."""
+    path = os.path.join(scratch, "in.safetensors")
+    write(path, {"in." + k: v for k, v in inputs.items()}, {"op": op, "profile": profile, "params": json.dumps(params)})
+    done = subprocess.run([QUIRE, "op", "--in", path, "--time", "1", "--json"], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
 def permuted(i, n):
     """The page that stands in the place of page i (v4-model.md section 10)."""
     return (7 * i + 3) % n

@@ -7,11 +7,12 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.join(os.environ["QUIRE_SOURCE"], "tests", "support"))
+import op_chain
 import op_files as f
 
 GOLDEN = os.path.join(os.environ["QUIRE_SOURCE"], "tests", "golden", "v4", "tiny")
 PROFILES = ("w8a8", "ref")
-KINDS = {0: "swa", 4: "csa", 128: "hca"}
+KINDS = op_chain.KINDS
 
 
 def distance(found, wanted, width):
@@ -41,6 +42,9 @@ class Layers(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         cls.folder.cleanup()
+
+    def setUp(self):
+        self.chain = op_chain.Chain(self.model, self.scratch, self)
 
     def params(self, layer):
         return {**self.model.config, "ratio": self.model.ratios[layer], "layer_id": layer}
@@ -148,90 +152,16 @@ class Layers(unittest.TestCase):
                 self.assertIsInstance(out, dict, out)
                 self.assertEqual(out["x_next"].data, layer_out.data, (layer, form))
 
-    def alone(self, name, layer, inputs):
-        """One standalone operator."""
-        out = f.run(self.scratch, name, "w8a8", self.params(layer), inputs)
-        self.assertIsInstance(out, dict, (name, out))
-        return out
-
-    def turns(self, layer, positions):
-        """Rows of the deployment's rotary tables."""
-        out = []
-        for name in ("freqs_cos", "freqs_sin"):
-            table = self.model.stored[name].rows(1 if self.model.ratios[layer] else 0, 1)
-            table = table.reshaped(*table.shape[1:])
-            out.append(f.joined([table.rows(p, 1) for p in positions], len(positions), table.shape[1]))
-        return out
-
-    def before_attention(self, layer, x, positions):
-        """Operators 3, 2 and 6."""
-        w, cos_sin = self.model.layer("w8a8", layer), self.turns(layer, positions)
-        out = self.alone("hc_pre", layer, {"x": x, **{f"hc_{k}": w[f"hc_attn_{k}"] for k in ("fn", "scale", "base")}})
-        out["x"] = self.alone("rmsnorm", layer, {"x": out["x_mixed"], "w": w["attn_norm_w"]})["x_normed"]
-        names = ("wq_a", "wq_b", "wq_b_scale", "wkv", "gamma_cq", "gamma_ckv")
-        out.update(self.alone("qkv_proj_rope", layer, {"x": out["x"], "rope_cos": cos_sin[0], "rope_sin": cos_sin[1], **{k: w[k] for k in names}}))
-        return out
-
-    def after_attention(self, layer, x, first, attention):
-        """Operators 11 to 13 or 28, and 4."""
-        w = self.model.layer("w8a8", layer)
-        out = self.alone(attention.pop("name"), layer, {**attention, "q": first["q"], **{k: w[k] for k in ("attn_sink", "wo_a", "wo_b", "wo_b_scale")}})
-        return self.alone("hc_post", layer, {"sub": out["attn_out"], "residual": x, "post": first["post"], "comb": first["comb"]})["y"]
-
     def test_standalone_operators_in_a_row_are_the_composition(self):
         """A decode step that ends a group of 4 and one of 128, operator after operator: the bits of decode_swa, _hca, _csa."""
-        first, positions = 126, [126, 127]
         for layer in range(3):
-            ratio, w = self.model.ratios[layer], self.model.layer("w8a8", layer)
+            ratio = self.model.ratios[layer]
             caches = f.Caches(self.model, ratio, "w8a8", 1, 3)
-            self.prefill("w8a8", layer, caches, 0, first)
+            self.prefill("w8a8", layer, caches, 0, 126)
             before = dict(caches.arrays)
-            composed = self.decode("w8a8", layer, caches, first, f"decode_{KINDS[ratio]}")
-
-            x = self.streams["w8a8"][layer].rows(first, 2)
-            rows = self.before_attention(layer, x, positions)
-            prepared = self.alone("decode_prepare", layer, {"position_ids": f.ints(positions, 1, 2), "table": before["block_table"]})
-            pool, width = bytearray(before["kv_cache"].data), 2 * self.model.config["head_dim"]
-            for i, slot in enumerate(prepared["ori_slot"].values()):
-                pool[slot * width:(slot + 1) * width] = rows["kv"].data[i * width:(i + 1) * width]
-            keys = f.Array("BF16", before["kv_cache"].shape, pool)
-            self.assertEqual(keys.data, composed["kv_cache"].data)
-            cos, sin = self.turns(layer, positions)
-            attention = {"name": f"decode_sparse_attn_{KINDS[ratio]}", "ori_kv": keys, "swa_indices": prepared["swa_indices"],
-                         "swa_lens": prepared["swa_lens"], "position_ids": f.ints(positions), "freqs_cos": cos, "freqs_sin": sin}
-            if ratio:
-                attention.update(self.compressed(layer, w, before, rows, composed, positions))
-            self.assertEqual(self.after_attention(layer, x, rows, attention).data, composed["x_out"].data, layer)
-
-    def compressed(self, layer, w, before, rows, composed, positions):
-        """Operators 7 to 10: what the attention of a compressed layer takes besides."""
-        ratio, at = self.model.ratios[layer], f.ints(positions, 1, 2)
-        start = self.turns(layer, [positions[1] // ratio * ratio])
-        slots = lambda table, rows: f.ints([table.values()[p // rows % table.shape[1]] * rows + p % rows for p in positions], 1, 2)
-        ends = lambda table: f.ints([-1, table.values()[0] * (128 // ratio) + positions[1] // ratio], 1, 2)
-        shared = {"x": rows["x"].reshaped(1, 2, rows["x"].shape[1]), "cos": start[0], "sin": start[1], "position_ids": at}
-        stem, kind = ("csa_cmp", "ratio4") if ratio == 4 else ("hca_cmp", "ratio128")
-        out = self.alone(f"decode_compressor_{kind}", layer, {
-            **shared, **{k: w[f"{stem}_{k}"] for k in ("wkv", "wgate", "ape", "norm_w")}, "cmp_kv_cache": before["cmp_kv"],
-            "cmp_slot": ends(before["cmp_table"]), "state": before["state"], "state_table": before["state_table"],
-            "state_slot": slots(before["state_table"], before["state"].shape[1])})
-        self.assertEqual(out["cmp_kv_cache"].data, composed["cmp_kv"].data, layer)
-        self.assertEqual(out["state"].data, composed["state"].data, layer)
-        attention = {"cmp_kv": out["cmp_kv_cache"], "cmp_table": before["cmp_table"]}
-        if ratio != 4:
-            return {**attention, "cmp_indices": f.ints([-1, 0], 2, 1)}
-        out = self.alone("decode_indexer_compressor", layer, {
-            **shared, **{k: w[f"csa_inner_{k}"] for k in ("wkv", "wgate", "ape", "norm_w")}, "hadamard": w["csa_hadamard_idx"],
-            "idx_kv_cache": before["idx_kv_cache"], "idx_kv_scale": before["idx_kv_scale"], "cmp_slot": ends(before["idx_table"]),
-            "state": before["inner_state"], "state_table": before["inner_state_table"], "state_slot": slots(before["inner_state_table"], 4)})
-        for name, other in (("idx_kv_cache", "idx_kv_cache"), ("idx_kv_scale", "idx_kv_scale"), ("state", "inner_state")):
-            self.assertEqual(out[name].data, composed[other].data, name)
-        cos, sin = self.turns(layer, positions)
-        best = self.alone("decode_indexer", layer, {
-            "x": rows["x"], "qr": rows["qr"], "qr_scale": rows["qr_scale"], "rope_cos": cos, "rope_sin": sin, "position_ids": at,
-            "idx_kv_cache": out["idx_kv_cache"], "idx_kv_scale": out["idx_kv_scale"], "idx_table": before["idx_table"],
-            "kv_seq_lens": f.ints([positions[1] + 1]), **{k: w[k] for k in ("csa_idx_wq_b", "csa_idx_wq_b_scale", "csa_weights_proj", "csa_hadamard_idx")}})
-        return {**attention, "cmp_indices": best["topk_idxs"].reshaped(2, best["topk_idxs"].shape[2])}
+            composed = self.decode("w8a8", layer, caches, 126, f"decode_{KINDS[ratio]}")
+            found = self.chain.decode(layer, self.streams["w8a8"][layer].rows(126, 2), [126, 127], before, composed)
+            self.assertEqual(found.data, composed["x_out"].data, layer)
 
     def test_standalone_prefill_operators_are_the_composition(self):
         """A prompt of two tiles, operator after operator: the bits of prefill_swa, _hca, _csa."""
@@ -241,8 +171,8 @@ class Layers(unittest.TestCase):
             caches = f.Caches(self.model, ratio, "w8a8", 1, 3)
             composed = self.prefill("w8a8", layer, caches, 0, count, f"prefill_{KINDS[ratio]}")
             x, positions = self.streams["w8a8"][layer], list(range(count))
-            rows = self.before_attention(layer, x, positions)
-            table, cos_sin = caches.arrays["block_table"].values(), self.turns(layer, positions)
+            rows = self.chain.before_attention(layer, x, positions)
+            table, cos_sin = caches.arrays["block_table"].values(), self.chain.turns(layer, positions)
             row_of = lambda p: table[p // 128] * 128 + p % 128
             lists = [[row_of(q) for q in range(max(0, p - 127), p + 1)] for p in positions]
             attention = {"name": "prefill_sparse_attn", "ori_kv": composed["kv_cache"], "position_ids": f.ints(positions),
@@ -250,7 +180,7 @@ class Layers(unittest.TestCase):
                          "freqs_cos": cos_sin[0], "freqs_sin": cos_sin[1]}
             if ratio:
                 stem, kind, groups = *(("csa_cmp", "ratio4") if ratio == 4 else ("hca_cmp", "ratio128")), count // ratio
-                out = self.alone(f"prefill_compressor_{kind}", layer, {
+                out = self.chain.alone(f"prefill_compressor_{kind}", layer, {
                     "x": rows["x"], **{k: w[f"{stem}_{k}"] for k in ("wkv", "wgate", "ape", "norm_w")}})
                 pages = caches.arrays["cmp_table"]
                 for j in range(groups):
@@ -260,11 +190,11 @@ class Layers(unittest.TestCase):
                 attention.update({"cmp_kv": composed["cmp_kv"], "cmp_table": pages.reshaped(pages.shape[1])})
                 best = f.ints([j if j < (p + 1) // ratio else -1 for p in positions for j in range(groups)], count, groups)
                 if ratio == 4:
-                    best = self.alone("prefill_indexer", layer, {
+                    best = self.chain.alone("prefill_indexer", layer, {
                         "x": rows["x"], "qr": rows["qr"], "qr_scale": rows["qr_scale"], "rope_cos": cos_sin[0], "rope_sin": cos_sin[1],
                         **{k: v for k, v in w.items() if k.startswith(("csa_idx", "csa_weights", "csa_hadamard", "csa_inner"))}})["topk_idxs"]
                 attention["cmp_indices"] = best
-            self.assertEqual(self.after_attention(layer, x, rows, attention).data, composed["x_out"].data, layer)
+            self.assertEqual(self.chain.after_attention(layer, x, rows, attention).data, composed["x_out"].data, layer)
 
     def test_ranks_and_requests_do_not_see_one_another(self):
         """Two ranks of two requests at different positions, one of them idle: each the bits it has alone."""
@@ -310,10 +240,10 @@ class Layers(unittest.TestCase):
         for form, rows in (("decode", 8), ("prefill", 100)):
             each = [x.rows(0, rows), x.rows(20, rows)]
             for counts in ((rows, rows - 3), (0, rows)):
-                both = self.alone(f"{form}_moe", layer, {**weights, "x_hc": f.joined(each, 2, *each[0].shape), "num_tokens": f.ints(list(counts)),
+                both = self.chain.alone(f"{form}_moe", layer, {**weights, "x_hc": f.joined(each, 2, *each[0].shape), "num_tokens": f.ints(list(counts)),
                                                          "input_ids": f.ints([0] * 2 * rows, 2, rows)})["x_next"]
                 for rank, n in enumerate(counts):
-                    one = self.alone(f"{form}_moe", layer, {**weights, "x_hc": each[rank].rows(0, max(n, 1)).reshaped(1, max(n, 1), *x.shape[1:]),
+                    one = self.chain.alone(f"{form}_moe", layer, {**weights, "x_hc": each[rank].rows(0, max(n, 1)).reshaped(1, max(n, 1), *x.shape[1:]),
                                                             "num_tokens": f.ints([n]), "input_ids": f.ints([0] * max(n, 1), 1, max(n, 1))})["x_next"]
                     found = both.reshaped(2 * rows, *x.shape[1:]).rows(rank * rows, n)
                     self.assertEqual(found.data, one.data[:len(found.data)], (form, counts, rank))
@@ -333,31 +263,20 @@ class Layers(unittest.TestCase):
             self.assertEqual(out["x_next"].data, outs[0]["x_next"].data + outs[1]["x_next"].data + bytes(row * (130 - 7)))
             self.assertEqual(out["kv_cache"].data, outs[0]["kv_cache"].data + outs[1]["kv_cache"].data)
 
-    def test_far_positions_work_on_synthetic_caches(self):
-        """A table of 8,192 pages of which the visible ones share few: the same bits under another order of pages."""
-        model, first, pages = self.model, 1048574, 8192
+    def test_work_follows_the_visible_context_not_the_ceiling(self):
+        """Bytes that a step moves: the same for 1,024 positions and a table of 3 pages as for 1,048,576 and 8,192."""
         for layer in (1, 2):
-            ratio, results = model.ratios[layer], []
-            for turn in (0, 5):
-                place = lambda i: (i * 7 + turn) % 16 + 1
-                d, di = 128, 128
-                filled = lambda a: f.Array(a.dtype, a.shape, bytes((7 * i // 3 + i // 977) % 60 for i in range(len(a.data))))
-                pool = lambda dtype, *shape: f.joined([filled(f.zeros(dtype, *shape)) for _ in range(18)], 18, *shape)
-                table = f.ints([place(i) if i < pages - 2 else 17 - (i == pages - 1) * 17 for i in range(pages)], 1, pages)
-                state = lambda rows, width: pool("F32", rows, width)
-                inputs = {"kv_cache": pool("BF16", 128, 1, d), "block_table": table, "cmp_kv": pool("BF16", 128 // ratio, 1, d),
-                          "cmp_table": table, "state": state(4, 4 * d) if ratio == 4 else state(8, 2 * d),
-                          "state_table": f.ints([place(i) for i in range(17)], 1, 17)}
-                if ratio == 4:
-                    inputs.update({"idx_kv_cache": pool("I8", 32, 1, di), "idx_kv_scale": pool("F32", 32, 1, 1), "idx_table": table,
-                                   "inner_state": state(4, 4 * di), "inner_state_table": f.ints([3, 4, 5], 1, 3)})
-                params = {**self.params(layer), "max_position_embeddings": 1048576}
-                out = f.run(self.scratch, f"decode_{KINDS[ratio]}", "w8a8", params, {
-                    **model.layer("w8a8", layer), **inputs, "x_hc": self.streams["w8a8"][layer].rows(60, 2),
-                    "position_ids": f.ints([first, first + 1], 1, 2)})
-                self.assertIsInstance(out, dict, out)
-                results.append(out["x_out"].data)
-            self.assertEqual(*results)
+            caches, moved = f.Caches(self.model, self.model.ratios[layer], "w8a8", 1, 3), []
+            self.prefill("w8a8", layer, caches, 0, 126)
+            for pages, most in ((3, 1024), (8192, 1048576)):
+                wide = {k: f.ints((list(v.values()) + [-1] * pages)[:pages], 1, pages) if k in ("block_table", "cmp_table", "idx_table") else v
+                        for k, v in caches.inputs(False).items()}
+                report = f.timed(self.scratch, "decode_layer", "w8a8", {**self.params(layer), "max_position_embeddings": most}, {
+                    **self.model.layer("w8a8", layer), **wide, "x_hc": self.streams["w8a8"][layer].rows(126, 2),
+                    "position_ids": f.ints([126, 127], 1, 2)})
+                moved.append(report["time"]["bytes"])
+            self.assertEqual(*moved)
+            self.assertGreater(moved[0], 100000)
 
     def assert_refused(self, says, op, layer, inputs, params=None):
         out = f.run(self.scratch, op, "w8a8", {**self.params(layer), **(params or {})}, {**self.model.layer("w8a8", layer), **inputs})
