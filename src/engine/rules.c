@@ -145,7 +145,7 @@ void rules_engine(const struct model_plan *plan, const qr_engine_options *o, int
     if (encoder_bounded && block < plan->config.sliding_window - 1)
         rule_broken(list, "E04 bounded encoder replay with a block size of %d, wanted at least %d: one page of rebuild "
                           "does not cover the window", block, plan->config.sliding_window - 1);
-    if (any && plan->config.family == QR_FAMILY_V4)
+    if (any && plan->config.n_kv_sources == 0)
         rule_broken(list, "E26 bounded replay of a model without a KV source: nothing to cut");
     else if (any)
         rule_broken(list, "E27 bounded replay: the attention of this backend reads whole windows, wanted exact or off");
