@@ -22,6 +22,7 @@ struct verify {
 
     bool ran; /* the machine was looked at */
     char device[32], reference[32];
+    const char *profile;
     struct verify_table table;
     struct tokens_report tokens;
     struct findings faults; /* of the machine */
@@ -46,7 +47,7 @@ static void print_files(const struct verify *v)
 static void print_machine(const struct verify *v)
 {
     const struct tokens_report *t = &v->tokens;
-    printf("\n%s against %s, one layer of each kind:\n", v->device, v->reference);
+    printf("\n%s against %s, profile %s, one layer of each kind:\n", v->device, v->reference, v->profile);
     verify_table_print(&v->table);
     printf("\n%d tokens after a prompt of %d, each layer from the same input:\n", t->tokens, t->prompt);
     printf("%-8s %10s %10s %10s %10s\n", "layer", "equal", "mean", "error", "median");
@@ -143,7 +144,7 @@ static void json_machine(struct json_writer *w, const struct verify *v)
     json_w_object(w);
     json_text(w, "device", v->device);
     json_text(w, "against", v->reference);
-    json_text(w, "profile", v->model.profile ? v->model.profile : "");
+    json_text(w, "profile", v->profile);
     json_w_key(w, "operators");
     verify_table_json(&v->table, w);
     json_tokens(w, &v->tokens);
@@ -196,6 +197,7 @@ static qr_status compare(struct verify *v, struct machine *m, struct backend *de
 {
     snprintf(v->device, sizeof v->device, "%s", device->name);
     snprintf(v->reference, sizeof v->reference, "%s", reference->name);
+    v->profile = m->plan.profile == QR_PROFILE_W8A8 ? "w8a8" : "reference";
     say(v, "comparing every operator with the reference, which takes its time ...");
     TRY(machine_operators(m, device, reference, &v->table, &v->faults, err));
     say(v, "comparing 64 tokens ...");

@@ -179,7 +179,9 @@ class Verify(unittest.TestCase):
         made = os.path.join(holder.name, "w8a8")
         self.assertEqual(quire("quantize", "--w8a8", "--model", f"{MODELS}/tiny-v4", "--out", made, "--quiet")[0], 0)
         copy = Copy(self, made)
-        self.assertEqual(copy.verify()[:2], (0, []))
+        status, out, err = quire("verify", "--model", copy.dir, "--json")
+        self.assertEqual(status, 0, err)
+        self.assertEqual(json.loads(out)["machine"]["profile"], "w8a8")
         copy.poke("wq_b_scale", 8, struct.pack("<f", float("inf")))
         self.expect(copy, ("wq_b_scale", "F32 infinity", "index 2"))
 
@@ -221,7 +223,7 @@ class Verify(unittest.TestCase):
             report = json.loads(out)
             self.assertTrue(report["ok"])
             machine = report["machine"]
-            self.assertEqual((machine["against"], machine["faults"]), ("cpu-reference", []))
+            self.assertEqual((machine["against"], machine["profile"], machine["faults"]), ("cpu-reference", "reference", []))
             self.assertTrue(all(row["passed"] and row["points"] > 0 for row in machine["operators"]))
             self.assertTrue(any(row["operator"] == "attend" and row["seconds"] > 0 and row["bytes"] > 0 for row in machine["operators"]))
             self.assertEqual(machine["tokens"]["count"], 64)
