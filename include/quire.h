@@ -309,6 +309,19 @@ typedef struct qr_usage {
  * the last event has been handed back). */
 QR_API qr_status qr_get_usage(qr_engine *engine, qr_handle handle, qr_usage *out, qr_error *err);
 
+/* ---- sleep: memory that nobody needs for a while (runtime.md 12.2) ---- */
+
+enum {
+    QR_SLEEP_WEIGHTS = 1, /* what is held of the weights in another form than the file's, and the buffers of a step */
+    QR_SLEEP_KV_CACHE = 2 /* both pools: every cached page and image is forgotten */
+};
+/* Gives back what the tags name. Running requests go back to waiting and compute what they had again when the engine is
+ * awake; nothing runs until then, requests may be submitted and cancelled. Returns when it is done. */
+QR_API qr_status qr_engine_sleep(qr_engine *engine, unsigned tags, qr_error *err);
+/* Takes it back, in the size it had; with both tags awake the engine goes on. Weights that are other ones by now make the
+ * cache another one. QR_NO_MEMORY: it sleeps on. */
+QR_API qr_status qr_engine_wake(qr_engine *engine, unsigned tags, qr_error *err);
+
 /* ---- events that the acceptance suite injects (runtime.md 13) ---- */
 
 typedef enum qr_injection {

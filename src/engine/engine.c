@@ -55,20 +55,45 @@ static bool work(struct qr_engine *engine)
     return stepped || engine->tasks;
 }
 
+/* What can be done without a step: requests end that were cancelled. */
+static void work_asleep(struct qr_engine *engine)
+{
+    engine_sweep(engine);
+    engine_pass_cancels(engine);
+    engine_finish_tasks(engine);
+}
+
+/* A turn of the engine's thread; the lock is held, and let go meanwhile. False: there is nothing to do but to wait. */
+static bool turn(struct qr_engine *engine)
+{
+    bool busy = false;
+    if (engine->sleep_wanted != engine->asleep)
+        engine_change_sleep(engine);
+    if (engine->asleep) {
+        pthread_mutex_unlock(&engine->lock);
+        work_asleep(engine);
+        pthread_mutex_lock(&engine->lock);
+        return engine->sleep_wanted != engine->asleep;
+    }
+    take_up(engine);
+    pthread_mutex_unlock(&engine->lock);
+    busy = work(engine);
+    pthread_mutex_lock(&engine->lock);
+    return busy || engine->scores || engine->waiting > 0 || engine->sleep_wanted != engine->asleep;
+}
+
 static void *engine_main(void *argument)
 {
     struct qr_engine *engine = argument;
     pthread_mutex_lock(&engine->lock);
     for (;;) {
-        take_up(engine);
-        pthread_mutex_unlock(&engine->lock);
-        const bool busy = work(engine);
-        pthread_mutex_lock(&engine->lock);
-        if (busy || engine->scores || engine->waiting > 0)
+        const bool stopping = engine->stopping; /* before the turn, which then ends what was cancelled */
+        if (turn(engine))
             continue;
-        if (engine->stopping)
+        if (stopping)
             break;
-        pthread_cond_wait(&engine->work, &engine->lock);
+        if (!engine->stopping)
+            pthread_cond_wait(&engine->work, &engine->lock);
     }
     pthread_mutex_unlock(&engine->lock);
     return NULL;
@@ -88,6 +113,7 @@ static const struct sched_costs first_costs = {.row_layer = 1e-4, .step = 5e-3, 
 static qr_status open_sched(struct qr_engine *engine, const struct engine_size *size, qr_error *err)
 {
     char identity[ENGINE_IDENTITY];
+    model_fingerprint(engine->model->checkpoint, engine->weights);
     engine_identity(engine, identity);
     struct sched_options options = engine_sched_options(&engine->model->plan, &engine->geometry, &engine->pool, size);
     options.identity = identity;

@@ -1,6 +1,6 @@
 /* engine.h: the object behind qr_engine, and its parts: handles.c (the public calls on requests), engine.c (creation, the
  * thread), step.c (a batch of the scheduler is run and its results told), generate.c (one request's answer), score.c,
- * inject.c (events of tests), size.c and rules.c.
+ * inject.c (events of tests), sleep.c, size.c and rules.c.
  *
  * Two kinds of threads: the caller's, and the engine's own, which alone touches scheduler, runner and sampler. They meet
  * in the fields marked "locked", and in requests, as request.h says. */
@@ -44,6 +44,7 @@ struct qr_engine {
     struct sched_result *results;   /* [max_requests] of a step */
     struct task *tasks;             /* everything that the scheduler has */
     uint64_t next_task;
+    uint64_t weights[2];            /* fingerprint of the checkpoint */
     double prompt_latency;          /* seconds from its start to its first token, of the last prompt */
 
     pthread_t thread;
@@ -55,6 +56,9 @@ struct qr_engine {
     struct request *oldest, *newest; /* all requests that live, in order of their handles */
     struct score_job *scores;
     struct injection *injections;   /* as they came */
+    unsigned sleep_wanted, asleep;  /* QR_SLEEP_ tags */
+    bool sleep_failed;              /* the last change of them, as sleep_error says */
+    qr_error sleep_error;
     qr_handle next_handle;
     qr_handle calling;              /* whose callback is running; 0: none */
     int32_t waiting;                /* requests in that state, */
@@ -86,6 +90,11 @@ struct request *engine_find(const struct qr_engine *engine, qr_handle handle);
 /* Does the injections that are due before the next step. Engine thread only, the lock not held. */
 void engine_inject(struct qr_engine *engine);
 void injections_free(struct injection *list);
+
+/* ---- sleep.c ---- */
+
+/* Makes `asleep` what is wanted, between steps. The lock is held, and let go meanwhile. */
+void engine_change_sleep(struct qr_engine *engine);
 
 /* ---- step.c ---- */
 

@@ -33,9 +33,7 @@ void model_fingerprint(const struct checkpoint *ck, uint64_t out[2])
 void engine_identity(const struct qr_engine *engine, char out[ENGINE_IDENTITY])
 {
     const struct qr_model *model = engine->model;
-    uint64_t weights[2];
-    model_fingerprint(model->checkpoint, weights);
     snprintf(out, ENGINE_IDENTITY, "%s model=%016llx%016llx profile=%s path=%s splits=%d", engine->geometry.page_layout,
-             (unsigned long long)weights[0], (unsigned long long)weights[1],
+             (unsigned long long)engine->weights[0], (unsigned long long)engine->weights[1],
              model->plan.profile == QR_PROFILE_W8A8 ? "w8a8" : "reference", engine->backend->name, K_SPLITS_VERSION);
 }

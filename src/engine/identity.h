@@ -15,7 +15,7 @@ enum { ENGINE_IDENTITY = 2048 + 256 };
  * spread, so that other weights of the same shapes are others. */
 void model_fingerprint(const struct checkpoint *ck, uint64_t out[2]);
 
-/* The identity of an engine whose backend is open, as text. */
+/* The identity, as text, of an engine whose backend is open and whose weights are known. */
 void engine_identity(const struct qr_engine *engine, char out[ENGINE_IDENTITY]);
 
 #endif

@@ -185,7 +185,7 @@ qr_status batch_check(struct batch_check *c, const struct batch *batch, qr_error
         st = check_tokens(c, s, b, err);
         if (st == QR_OK)
             st = check_rows(c, s, b, err);
-        if (st == QR_OK && batch->tentative)
+        if (st == QR_OK && batch->tentative && (s->drafts > 0 || !s->rows)) /* prompts' chunks may stand beside */
             st = check_tentative(c, s, b, err);
         if (st == QR_OK)
             st = check_slot(c, s, b, first_stamp, err);

@@ -58,6 +58,36 @@ static qr_status open_drafts(struct runner *r, const struct assembly_limits *lim
     return drafts_open(r->backend, &drafts, &r->drafts, err);
 }
 
+qr_status runner_renew_pools(struct runner *r, qr_error *err)
+{
+    struct pool_layout layout;
+    void *base;
+    TRY(geometry_pool(r->geometry, r->options.blocks, r->options.slots, &layout, err));
+    TRY(r->backend->allocate(r->backend, layout.bytes, &base, err));
+    r->base = base;
+    for (int64_t i = 0; i < r->options.slots; i++)
+        r->cursors[i] = cursor_start(r->geometry);
+    return cache_pool_over(r->geometry, layout.blocks, layout.slots, r->base, &r->pool, err);
+}
+
+void runner_release_pools(struct runner *r)
+{
+    if (r->base)
+        r->backend->release(r->backend, r->base);
+    r->base = NULL;
+}
+
+void runner_release_weights(struct runner *r)
+{
+    model_close(r->model);
+    r->model = NULL;
+}
+
+qr_status runner_renew_weights(struct runner *r, const struct checkpoint *ck, qr_error *err)
+{
+    return model_open(ck, r->plan, r->backend, &r->options.model, NULL, &r->model, err);
+}
+
 static qr_status open_parts(struct runner *r, const struct checkpoint *ck, const struct token_map *map, qr_error *err)
 {
     const struct model_limits *m = &r->options.model;
@@ -69,18 +99,13 @@ static qr_status open_parts(struct runner *r, const struct checkpoint *ck, const
                                            .max_requests = m->max_requests,
                                            .max_logits = m->max_logits,
                                            .max_positions = m->max_positions};
-    struct pool_layout layout;
-    void *base;
 
-    TRY(geometry_pool(r->geometry, r->options.blocks, r->options.slots, &layout, err));
     TRY(make_host_arrays(r, err));
     TRY(assembly_open(r->backend, &limits, &r->assembly, err));
     if (m->max_draft_rows > 0)
         TRY(open_drafts(r, &limits, err));
     TRY(ngrams_open(ck, r->plan, map, m->max_rows, &r->ngrams, err));
-    TRY(r->backend->allocate(r->backend, layout.bytes, &base, err));
-    r->base = base;
-    TRY(cache_pool_over(r->geometry, layout.blocks, layout.slots, r->base, &r->pool, err));
+    TRY(runner_renew_pools(r, err));
     return model_open(ck, r->plan, r->backend, m, r->options.loading, &r->model, err);
 }
 
@@ -113,8 +138,7 @@ void runner_close(struct runner *r)
     ngrams_close(r->ngrams);
     drafts_close(r->drafts);
     assembly_close(r->assembly);
-    if (r->base)
-        r->backend->release(r->backend, r->base);
+    runner_release_pools(r);
     qr_free(r->cursors);
     qr_free(r->placed);
     qr_free(r->pending.slot);

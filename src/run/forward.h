@@ -54,6 +54,13 @@ struct cursor runner_cursor(const struct runner *r, int32_t slot);
 /* Reads the cursor of a slot whose STATE entry was filled from an image. */
 qr_status runner_restored(struct runner *r, int32_t slot, qr_error *err);
 
+/* Gives the pools (the model's weights and buffers) back; no step may run until they are renewed. Renewed pools are empty,
+ * in the size they had. QR_NO_MEMORY: still away. */
+void runner_release_pools(struct runner *r);
+qr_status runner_renew_pools(struct runner *r, qr_error *err);
+void runner_release_weights(struct runner *r);
+qr_status runner_renew_weights(struct runner *r, const struct checkpoint *ck, qr_error *err);
+
 /* The pools: for copies of images and tiers, and for traces. */
 struct model_cache runner_cache(const struct runner *r);
 /* Bytes taken on the backend beside weights and pools. */

@@ -343,6 +343,29 @@ void sched_drop_cache(struct sched *s)
     blocks_forget(s->blocks);
 }
 
+void sched_vacate(struct sched *s)
+{
+    settle(s);
+    s->move_count = 0;
+    while (s->running.last) /* the first of them waits at the head then */
+        preempt(s, s->running.last);
+    for (struct sched_request *r; (r = s->leaving.first);) {
+        r->image_due = -1;
+        queue_remove(&s->leaving, r);
+        give_up(s, r);
+        queue_append(&s->over, r);
+    }
+    sched_drop_cache(s);
+}
+
+void sched_identify(struct sched *s, const char *identity)
+{
+    sched_drop_cache(s);
+    s->root = block_key_root(identity, PROVENANCE_EXACT);
+    for (struct sched_request *r = s->waiting.first; r; r = r->list_next)
+        r->key_count = 0;
+}
+
 bool sched_relocate(struct sched *s, struct sched_request *r, int32_t slot)
 {
     if (!sched_request_running(r) || r->cancelled || r->flights > 0 || r->fresh || slot < 0 ||

@@ -117,6 +117,11 @@ void sched_preempt(struct sched *s, struct sched_request *r);
 /* Forgets all images; all cached blocks and images. */
 void sched_drop_images(struct sched *s);
 void sched_drop_cache(struct sched *s);
+/* With no batch out: sends every running request back to its queue, gives up images that are due, and forgets the cache.
+ * Nothing refers to the pools any more. */
+void sched_vacate(struct sched *s);
+/* Pages are another computation's from now on: forgets the cache. `identity`: block_key_root's. */
+void sched_identify(struct sched *s, const char *identity);
 /* Moves a running request's STATE to another slot with the next batch. False: that slot is taken, or the request is in
  * flight or has no state yet. */
 bool sched_relocate(struct sched *s, struct sched_request *r, int32_t slot);

@@ -56,9 +56,11 @@ static bool image_serves(const struct sched *s, const struct row_plan *rows, int
 
 /* ---- what an image is worth ---- */
 
-/* Rows times layers that a resume at `position` runs below it without an image. */
+/* Rows times layers that a resume at `position` runs below it without an image: without reruns, all there are. */
 static int64_t rerun_rows(struct sched *s, int32_t position)
 {
+    if (s->options.encoder_replay == REPLAY_OFF)
+        return (int64_t)position * s->options.plan->layers;
     struct row_plan *rows = &s->row_scratch;
     const struct rows_request request = {.cached = position,
                                          .end = position + s->block,

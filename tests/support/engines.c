@@ -35,31 +35,36 @@ static int32_t keys_of(const char *tokenizer)
     return keys;
 }
 
-/* tests/data/config/small-v41.json with the number of keys that the tokenizer has. */
-static void write_config(const char *path, int32_t keys)
+/* The config `from` of the source tree, where it has n-grams with the number of keys that the tokenizer has (0 in `from`). */
+static void write_config(const char *from, const char *path, int32_t keys)
 {
     static const char member[] = "\"engram_compressed_vocab_size\": ";
     size_t size;
-    char *text = read_source("tests/data/config/small-v41.json", &size);
+    char *text = read_source(from, &size);
     char *at = strstr(text, member);
     struct buffer out = {0};
     qr_error err = {0};
-    assert_non_null(at);
-    at += strlen(member);
-    buffer_append(&out, text, (size_t)(at - text));
-    buffer_printf(&out, "%d%s", keys, at + 1);
+    if (at) {
+        at += strlen(member);
+        buffer_append(&out, text, (size_t)(at - text));
+        buffer_printf(&out, "%d%s", keys, at + 1);
+    } else {
+        buffer_append(&out, text, strlen(text));
+    }
     must(file_write_atomic(path, out.data, out.length, &err), &err);
     buffer_free(&out);
     qr_free(text);
 }
 
-char *small_model_folder(void)
+char *small_model_folder(void) { return small_folder_of("tests/data/config/small-v41.json"); }
+
+char *small_folder_of(const char *from)
 {
     char *dir = scratch_make(), *aside = scratch_make(), *config, *tokenizer_path, *tokenizer = small_tokenizer_json();
     qr_error err = {0};
     assert_true(asprintf(&config, "%s/config.json", aside) > 0);
     assert_true(asprintf(&tokenizer_path, "%s/tokenizer.json", dir) > 0);
-    write_config(config, keys_of(tokenizer));
+    write_config(from, config, keys_of(tokenizer));
     assert_int_equal(
         tool_synth(8, (char *[]){"synth", "--quiet", "--config", config, "--out", dir, "--seed", "1", NULL}), 0);
     must(file_write_atomic(tokenizer_path, tokenizer, strlen(tokenizer), &err), &err);
