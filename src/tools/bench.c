@@ -8,6 +8,8 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/plan.h"
+#include "tools/bench_rows.h"
+#include "tools/bench_serve.h"
 #include "tools/bench_text.h"
 
 /* ---- memory ---- */
@@ -142,7 +144,7 @@ static qr_status bench_load(const struct model_options *m, bool json, qr_error *
 
 static int wrong_what(const struct command_line *line, const char *what)
 {
-    return options_wrong(line, "%s is not one of memory, text, load, decode and prefill", what);
+    return options_wrong(line, "%s is not one of memory, text, load, decode, prefill, serve and rows", what);
 }
 
 int tool_bench(int argc, char **argv)
@@ -153,14 +155,14 @@ int tool_bench(int argc, char **argv)
     const struct option options[] = {
         MODEL_OPTIONS(o.model),
         ENGINE_OPTIONS(o.model),
-        {.name = "batch", .kind = OPTION_INT, .target = &o.batch, .value = "N", .help = "decode: requests; default 1",
+        {.name = "batch", .kind = OPTION_INT, .target = &o.batch, .value = "N", .help = "decode: requests, default 1; serve: requests that decode, default 8",
          .least = 1, .most = 4096},
         {.name = "rows", .kind = OPTION_INT, .target = &o.rows, .value = "N",
          .help = "decode: consecutive rows of each request; default 1", .least = 1, .most = 64},
         {.name = "mtp", .kind = OPTION_FLAG, .target = &o.mtp,
          .help = "decode: two rows of each request, and two of the MTP layer behind them"},
         {.name = "tokens", .kind = OPTION_INT, .target = &o.tokens, .value = "N",
-         .help = "prefill: tokens of the prompt; default 512", .least = 1, .most = 1 << 20},
+         .help = "prefill, serve: tokens of the prompt, default 512; rows: of the longest, default 32768", .least = 1, .most = 1 << 20},
         {.name = "chunk", .kind = OPTION_INT, .target = &o.chunk, .value = "N",
          .help = "prefill: rows a step; default: the whole prompt", .least = 1, .most = 1 << 20},
         {.name = "context", .kind = OPTION_INT, .target = &o.context, .value = "N",
@@ -169,7 +171,7 @@ int tool_bench(int argc, char **argv)
          .least = 1, .most = 100000},
         {.name = "json", .kind = OPTION_FLAG, .target = &o.json, .help = "one JSON object on standard output"},
         {0}};
-    struct command_line line = {.command = "bench", .synopsis = "memory|text|load|decode|prefill [--model DIR]",
+    struct command_line line = {.command = "bench", .synopsis = "memory|text|load|decode|prefill|serve|rows [--model DIR]",
                                 .about = "Figures of this machine and build, each beside the bound measured in the same run. "
                                          "`quire synth` makes checkpoints of any size for it.",
                                 .options = options, .least = 1, .most = 1};
@@ -193,7 +195,13 @@ int tool_bench(int argc, char **argv)
             if (o.mtp)
                 o.rows = 2;
             st = bench_step_run(&o, &err);
-        } else
+        } else if (strcmp(what, "rows") == 0)
+            st = bench_rows_run(o.model.model, o.tokens > 512 ? o.tokens : 32768, o.json, &err);
+        else if (strcmp(what, "serve") == 0)
+            st = bench_serve_run(
+                &(struct bench_serve){.model = o.model, .streams = o.batch > 1 ? o.batch : 8, .tokens = o.tokens, .json = o.json},
+                &err);
+        else
             status = wrong_what(&line, what);
         if (st != QR_OK)
             status = report_failure("bench", &err);
