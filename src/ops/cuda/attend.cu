@@ -111,7 +111,10 @@ static __device__ float *scores_of(const struct attending &a, int row, int block
 
 /* ---- scores: a block of threads takes 16 heads and one block of keys ---- */
 
-static size_t score_bytes(const struct attending *a) { return (size_t)(HEADS + a->slots) * (size_t)(a->dim + 16) * 2; }
+static size_t score_bytes(const struct attending *a)
+{
+    return (size_t)(HEADS + a->slots) * (size_t)(a->dim + 16) * 2 + (size_t)a->slots;
+}
 
 /* s = scale (q k): a warp for each 8 slots. */
 static __global__ void __launch_bounds__(THREADS) score_kernel(const __grid_constant__ struct attending a)
@@ -121,6 +124,7 @@ static __global__ void __launch_bounds__(THREADS) score_kernel(const __grid_cons
     const struct op_attend &op = a.op;
     int pitch = a.dim + 16, first_head = blockIdx.y * HEADS, lane = lane_of(), group = lane / 4, column = lane % 4;
     uint16_t *q = shared, *keys = shared + HEADS * pitch;
+    bool *filled = (bool *)(void *)(keys + a.slots * pitch);
     int64_t row = row_of(a, blockIdx.z), d = op.head_dim, first = (int64_t)blockIdx.x * op.block;
     struct key_list list = list_of(op, a.step, row);
     int64_t slots = (int64_t)op.window_size + list.more;
@@ -138,36 +142,41 @@ static __global__ void __launch_bounds__(THREADS) score_kernel(const __grid_cons
         struct key_place place = {{NULL, NULL}, ROW_BF16};
         if (i < op.block && first + i < slots)
             place = key_at(op, a.step, list, first + i);
+        filled[i] = place.at.values != NULL;
+#pragma unroll 8
         for (int c = threadIdx.x % 4 * 8; c < a.dim; c += 32)
             *(uint4 *)(void *)(keys + i * pitch + c) = key_channels(place, c, op.head_dim);
     }
     __syncthreads();
 
     for (int tile = warp_of(); tile < a.slots / 8; tile += WARPS) {
-        double s[4] = {0, 0, 0, 0};
+        double s[2][4] = {}; /* two sums, so that one does not wait for the other */
         const uint16_t *high = q + group * pitch + 4 * column, *k = keys + (8 * tile + group) * pitch + 4 * column;
-#pragma unroll 4
-        for (int c = 0; c < a.dim; c += 16) {
-            double x[4], y[4], key[4];
-            widen_4(high + c, x);
-            widen_4(high + 8 * pitch + c, y);
-            widen_4(k + c, key);
-            mma_f64(s, x, y, key);
+#pragma unroll 2
+        for (int c = 0; c < a.dim; c += 32) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                double x[4], y[4], key[4];
+                if (c + 16 * half >= a.dim)
+                    break;
+                widen_4(high + c + 16 * half, x);
+                widen_4(high + 8 * pitch + c + 16 * half, y);
+                widen_4(k + c + 16 * half, key);
+                mma_f64(s[half], x, y, key);
+            }
         }
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             int slot = 8 * tile + 2 * column + e % 2;
-            bool there =
-                slot < op.block && first + slot < slots && key_at(op, a.step, list, first + slot).at.values != NULL;
             scores_of(a, blockIdx.z, blockIdx.x, first_head + group + e / 2 * 8)[slot] =
-                there ? (float)s[e] * op.scale : -INFINITY;
+                filled[slot] ? (float)(s[0][e] + s[1][e]) * op.scale : -INFINITY;
         }
     }
 }
 
 /* ---- values: a block of threads takes 16 heads and 64 channels through a row's whole list ---- */
 
-enum { CHANNELS = 8 * WARPS, KEY_PITCH = CHANNELS + 16, P_PITCH = MOST_SLOTS + 4 };
+enum { CHANNELS = 8 * WARPS, KEY_PITCH = CHANNELS + 16, P_PITCH = MOST_SLOTS + 4, AHEAD = MOST_SLOTS / (THREADS / 4) };
 
 struct value_shelf {
     uint16_t keys[2][MOST_SLOTS][KEY_PITCH];
@@ -212,16 +221,39 @@ static __global__ void __launch_bounds__(THREADS) value_kernel(const __grid_cons
     float largest[2], denominator[2] = {0, 0}, o[4] = {0, 0, 0, 0}; /* of the warp's heads; of its 8 channels */
     largest[0] = largest[1] = op.w8a8 ? -1e20f : -1e30f;
 
-    for (int block = 0; block * (int64_t)op.block < slots; block++) {
-        int64_t first = (int64_t)block * op.block;
-        int side = block % 2;
-        for (int i = threadIdx.x / 4; i < a.slots; i += THREADS / 4) {
-            struct key_place place = {{NULL, NULL}, ROW_BF16};
+    /* keys are asked for a block ahead, and where they are one more */
+    uint4 next[AHEAD][2];
+    struct key_place place[AHEAD];
+    auto find_block = [&](int64_t first) {
+#pragma unroll
+        for (int n = 0; n < AHEAD; n++) {
+            int i = threadIdx.x / 4 + n * (THREADS / 4);
+            place[n] = {{NULL, NULL}, ROW_BF16};
             if (i < op.block && first + i < slots)
-                place = key_at(op, a.step, list, first + i);
-            for (int c = threadIdx.x % 4 * 8; c < CHANNELS; c += 32)
-                *(uint4 *)(void *)(&sh.keys[side][i][c]) = key_channels(place, first_channel + c, op.head_dim);
+                place[n] = key_at(op, a.step, list, first + i);
         }
+    };
+    auto fetch_block = [&]() {
+#pragma unroll
+        for (int n = 0; n < AHEAD; n++)
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                next[n][half] = key_channels(place[n], first_channel + threadIdx.x % 4 * 8 + 32 * half, op.head_dim);
+    };
+    find_block(0);
+    fetch_block();
+    find_block(op.block);
+    for (int block = 0; block * (int64_t)op.block < slots; block++) {
+        int side = block % 2;
+#pragma unroll
+        for (int n = 0; n < AHEAD; n++) {
+            int i = threadIdx.x / 4 + n * (THREADS / 4);
+#pragma unroll
+            for (int half = 0; half < 2 && i < a.slots; half++)
+                *(uint4 *)(void *)(&sh.keys[side][i][threadIdx.x % 4 * 8 + 32 * half]) = next[n][half];
+        }
+        fetch_block();
+        find_block((block + 2) * (int64_t)op.block);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             int h = warp + WARPS * i;

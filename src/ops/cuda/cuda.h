@@ -18,7 +18,7 @@ extern "C" {
 enum { SCRATCH_BYTES = 128 << 20 };
 /* Tables of expert weights that are kept on the device, and their greatest size (experts of a layer). */
 enum { EXPERT_TABLES = 160, MOST_EXPERTS = 512 };
-enum { MOST_ALLOWED = 64 };
+enum { MOST_ALLOWED = 64, MOST_ARRIVED = 4096 };
 
 /* A weight as kernels see it. F32, INT8: rows `pitch` bytes apart, zero beyond k. BF16, FP8, FP4: tiles of 32 rows
  * `pitch` bytes apart, laid out for the matrix unit (product.cuh), an FP8 weight's scales behind them by tile and block
@@ -63,6 +63,7 @@ struct cuda_backend {
     char name[64];
     uint8_t *scratch;
     int32_t max_k;         /* input columns of a linear that were reserved for; 0: nothing was */
+    uint32_t *arrived;     /* device, [MOST_ARRIVED] zeros: blocks count themselves here, and leave zeros */
     int32_t *trouble;      /* device */
     int32_t *trouble_host; /* pinned */
     struct recorder *recorder;

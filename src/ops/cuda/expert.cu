@@ -22,6 +22,8 @@ struct expert_work {
     int32_t item_size, most_items;
     struct weight_view up, down; /* the shapes of w1 and w3, and of w2 */
     bool quantized_up;           /* h is quantized where it is made */
+    bool direct;                 /* one expert for every row: nothing is sorted, the product widens the rows */
+    int32_t shift;               /* a scale of x is for 2^shift columns */
     int64_t x_width, h_width;    /* columns of rows of x and of quantized h */
     uint16_t *x, *h, *quantized;
     struct visit *visits;
@@ -124,6 +126,26 @@ static __global__ void __launch_bounds__(SORT_THREADS) begin_kernel(struct exper
     }
 }
 
+static __device__ int items_of(const struct expert_work &w)
+{
+    return w.direct ? (w.places + w.item_size - 1) / w.item_size : *w.item_count;
+}
+
+static __device__ struct item item_of(const struct expert_work &w, int i)
+{
+    if (!w.direct)
+        return w.items[i];
+    int32_t first = i * w.item_size, left = w.places - first;
+    return {0, first, left < w.item_size ? left : w.item_size};
+}
+
+static __device__ struct visit visit_of(const struct expert_work &w, int64_t i)
+{
+    if (!w.direct)
+        return w.visits[i];
+    return {(int32_t)i, (int32_t)row_of(w, (int32_t)i)};
+}
+
 /* u = clamp(u, -limit, limit); g = min(g, limit); silu(g) u, f32. A limit of 0 clamps nothing. */
 static __device__ float swiglu(float g, float u, float limit)
 {
@@ -151,12 +173,12 @@ template <int TOKENS> struct up_work {
         const struct expert_view *expert;
     };
     __device__ int tiles() const { return (w.inner + TILE_ROWS - 1) / TILE_ROWS; }
-    __device__ int units() const { return *w.item_count * tiles(); }
+    __device__ int units() const { return items_of(w) * tiles(); }
     __device__ const struct weight_view &shape() const { return w.up; }
     __device__ place find(int unit) const
     {
         place at;
-        at.item = w.items[unit / tiles()];
+        at.item = item_of(w, unit / tiles());
         at.tile = unit % tiles();
         at.expert = w.experts + at.item.expert;
         return at;
@@ -165,9 +187,16 @@ template <int TOKENS> struct up_work {
     {
         return r ? at.expert->w3 : at.expert->w1;
     }
-    __device__ const uint16_t *row(const place &at, int token) const
+    __device__ int shift() const { return w.shift; }
+    __device__ struct row_source row(const place &at, int token) const
     {
-        return token < at.item.count ? w.x + w.visits[at.item.first + token].row * w.x_width : NULL;
+        if (token >= at.item.count)
+            return {NULL, NULL};
+        struct visit v = visit_of(w, at.item.first + token);
+        if (!w.direct)
+            return {(const uint8_t *)(const void *)(w.x + v.row * w.x_width), NULL};
+        int64_t first = (int64_t)v.place * w.op.x.cols;
+        return {(const uint8_t *)w.op.x.codes + first, (const uint8_t *)w.op.x.scales + (first >> w.shift)};
     }
     __device__ void finish(const place &at, const struct tile_sums<TOKENS> *sums) const
     {
@@ -178,7 +207,7 @@ template <int TOKENS> struct up_work {
             float u = round_bf16(sum_of<TOKENS>(sums[1], w.up.row_parallel, v, r));
             float h = swiglu(g, u, w.op.swiglu_limit);
             if (w.op.weight)
-                h *= w.op.weight[w.visits[visit].place];
+                h *= w.op.weight[visit_of(w, visit).place];
             h = column < w.inner ? round_bf16(h) : 0.0f;
             if (!w.quantized_up) {
                 if (column < w.inner)
@@ -218,38 +247,41 @@ template <int TOKENS> struct down_work {
         const struct expert_view *expert;
     };
     __device__ int tiles() const { return (w.hidden + TILE_ROWS - 1) / TILE_ROWS; }
-    __device__ int units() const { return *w.item_count * tiles(); }
+    __device__ int units() const { return items_of(w) * tiles(); }
     __device__ const struct weight_view &shape() const { return w.down; }
     __device__ place find(int unit) const
     {
         place at;
-        at.item = w.items[unit / tiles()];
+        at.item = item_of(w, unit / tiles());
         at.tile = unit % tiles();
         at.expert = w.experts + at.item.expert;
         return at;
     }
     __device__ const struct weight_view &weight(const place &at, int) const { return at.expert->w2; }
-    __device__ const uint16_t *row(const place &at, int token) const
+    __device__ int shift() const { return 0; }
+    __device__ struct row_source row(const place &at, int token) const
     {
-        return token < at.item.count ? w.quantized + (int64_t)(at.item.first + token) * w.h_width : NULL;
+        if (token >= at.item.count)
+            return {NULL, NULL};
+        return {(const uint8_t *)(const void *)(w.quantized + (int64_t)(at.item.first + token) * w.h_width), NULL};
     }
     __device__ void finish(const place &at, const struct tile_sums<TOKENS> *sums) const
     {
         for (int i = threadIdx.x; i < at.item.count * TILE_ROWS; i += PRODUCT_THREADS) {
             int r = i % TILE_ROWS, v = i / TILE_ROWS, column = at.tile * TILE_ROWS + r;
             if (column < w.hidden)
-                ((uint16_t *)w.op.out)[(int64_t)w.visits[at.item.first + v].place * w.hidden + column] =
+                ((uint16_t *)w.op.out)[(int64_t)visit_of(w, at.item.first + v).place * w.hidden + column] =
                     bf16_bits(sum_of<TOKENS>(sums[0], w.down.row_parallel, v, r));
         }
     }
 };
 
-template <int FORMAT, int TOKENS, bool LARGE>
+template <int FORMAT, int TOKENS, bool LARGE, bool Q8>
 static __global__ void __launch_bounds__(PRODUCT_THREADS, (product_residents<TOKENS, 2, FORMAT>()))
     up_kernel(const __grid_constant__ struct expert_work w)
 {
     await_earlier();
-    stream_tiles<FORMAT, 2, TOKENS, LARGE>(up_work<TOKENS>{w});
+    stream_tiles<FORMAT, 2, TOKENS, LARGE, Q8>(up_work<TOKENS>{w});
 }
 
 template <int FORMAT, int TOKENS, bool LARGE>
@@ -257,7 +289,7 @@ static __global__ void __launch_bounds__(PRODUCT_THREADS, (product_residents<TOK
     down_kernel(const __grid_constant__ struct expert_work w)
 {
     await_earlier();
-    stream_tiles<FORMAT, 1, TOKENS, LARGE>(down_work<TOKENS>{w});
+    stream_tiles<FORMAT, 1, TOKENS, LARGE, false>(down_work<TOKENS>{w});
 }
 
 static unsigned blocks_for(struct backend *b, const struct expert_work *w, int columns, int residents)
@@ -267,10 +299,10 @@ static unsigned blocks_for(struct backend *b, const struct expert_work *w, int c
     return (unsigned)(units < most ? units : most);
 }
 
-template <int FORMAT, int TOKENS, bool LARGE>
+template <int FORMAT, int TOKENS, bool LARGE, bool Q8>
 static qr_status start_up(struct backend *b, const struct expert_work *w, qr_error *err)
 {
-    LAUNCH("expert", (up_kernel<FORMAT, TOKENS, LARGE>),
+    LAUNCH("expert", (up_kernel<FORMAT, TOKENS, LARGE, Q8>),
            blocks_for(b, w, w->inner, product_residents<TOKENS, 2, FORMAT>()), PRODUCT_THREADS,
            (product_shared<TOKENS, 2, FORMAT>()), *w);
     return QR_OK;
@@ -288,11 +320,14 @@ static qr_status start_down(struct backend *b, const struct expert_work *w, qr_e
 /* How many visits a block takes together changes no bit. */
 template <int FORMAT> static qr_status choose_up(struct backend *b, const struct expert_work *w, qr_error *err)
 {
+    if (w->direct)
+        return w->item_size == TILE_TOKENS ? start_up<WEIGHT_FP8, 1, false, true>(b, w, err)
+                                           : start_up<WEIGHT_FP8, 2, false, true>(b, w, err);
     if (w->up.large_scales)
-        return start_up<FORMAT, 2, true>(b, w, err);
-    return w->item_size == TILE_TOKENS       ? start_up<FORMAT, 1, false>(b, w, err)
-           : w->item_size == 2 * TILE_TOKENS ? start_up<FORMAT, 2, false>(b, w, err)
-                                             : start_up<FORMAT, 4, false>(b, w, err);
+        return start_up<FORMAT, 2, true, false>(b, w, err);
+    return w->item_size == TILE_TOKENS       ? start_up<FORMAT, 1, false, false>(b, w, err)
+           : w->item_size == 2 * TILE_TOKENS ? start_up<FORMAT, 2, false, false>(b, w, err)
+                                             : start_up<FORMAT, 4, false, false>(b, w, err);
 }
 
 template <int FORMAT> static qr_status choose_down(struct backend *b, const struct expert_work *w, qr_error *err)
@@ -343,7 +378,10 @@ static qr_status run_band(struct backend *b, struct expert_work *w, enum weight_
         w->item_size = 2 * TILE_TOKENS;
     w->most_items = w->places / w->item_size + w->op.experts;
     w->most_items = w->most_items < w->places ? w->most_items : w->places;
-    LAUNCH("expert", begin_kernel, w->rows.count + 1, SORT_THREADS, 0, *w);
+    w->direct = !w->op.idx && up == WEIGHT_FP8 && w->item_size <= 2 * TILE_TOKENS && !w->up.large_scales &&
+                w->shift > 0 && (uintptr_t)w->op.x.codes % 8 == 0 && w->op.x.cols % BLOCK_COLUMNS == 0;
+    if (!w->direct)
+        LAUNCH("expert", begin_kernel, w->rows.count + 1, SORT_THREADS, 0, *w);
     qr_status st = up == WEIGHT_FP8 ? choose_up<WEIGHT_FP8>(b, w, err) : choose_up<WEIGHT_FP4>(b, w, err);
     if (st != QR_OK)
         return st;
@@ -376,6 +414,7 @@ static qr_status matrix_expert(struct backend *b, const struct op_expert *op, st
     w->up.large_scales |= shape_of(op, op->w3).large_scales;
     w->down = shape_of(op, op->w2);
     w->quantized_up = op->x.block == TILE_ROWS;
+    w->shift = op->x.block == 32 ? 5 : op->x.block == 64 ? 6 : op->x.block == 128 ? 7 : 0;
     int64_t most = (SCRATCH_BYTES - 4096) / row_bytes(w);
     if (most < 1)
         return qr_fail(err, QR_UNSUPPORTED, "expert: a row of %lld bytes is more than its scratch holds",

@@ -18,9 +18,11 @@ static struct row_list band_of(struct row_list rows, int64_t first, int64_t most
 
 struct product {
     struct weight_view w;
-    const uint16_t *x; /* row of token i, piece p: x + row * stride + p * piece_stride */
+    /* piece p of row r: x + r * stride + p * piece_stride bytes; q8: codes, with scales of 2^shift columns */
+    const uint8_t *x, *scales;
     int64_t stride, piece_stride;
-    bool listed; /* rows of x stand where the list says, else one behind the other */
+    bool listed, q8; /* listed: rows of x stand where the list says, else one behind the other */
+    int32_t shift;
     struct row_list rows;
     int32_t offset, pieces, columns; /* columns: of one piece of the output */
     int32_t tiles;                   /* of a piece */
@@ -71,12 +73,14 @@ template <int TOKENS> struct linear_work {
         return at;
     }
     __device__ const struct weight_view &weight(const place &, int) const { return p.w; }
-    __device__ const uint16_t *row(const place &at, int token) const
+    __device__ int shift() const { return p.shift; }
+    __device__ struct row_source row(const place &at, int token) const
     {
         token += blockIdx.y * TOKENS * TILE_TOKENS;
         if (token >= p.rows.count)
-            return NULL;
-        return p.x + (p.listed ? output_row(p, token) : token) * p.stride + at.piece * p.piece_stride;
+            return {NULL, NULL};
+        int64_t first = (p.listed ? output_row(p, token) : token) * p.stride + at.piece * p.piece_stride;
+        return {p.x + first, p.scales + (first >> p.shift)};
     }
     __device__ void finish(const place &at, const struct tile_sums<TOKENS> *sums) const
     {
@@ -90,19 +94,19 @@ template <int TOKENS> struct linear_work {
     }
 };
 
-template <int FORMAT, int TOKENS, bool LARGE>
+template <int FORMAT, int TOKENS, bool LARGE, bool Q8>
 static __global__ void __launch_bounds__(PRODUCT_THREADS, (product_residents<TOKENS, 1, FORMAT>()))
     product_kernel(const __grid_constant__ struct product p)
 {
-    stream_tiles<FORMAT, 1, TOKENS, LARGE>(linear_work<TOKENS>{p});
+    stream_tiles<FORMAT, 1, TOKENS, LARGE, Q8>(linear_work<TOKENS>{p});
 }
 
-template <int FORMAT, int TOKENS, bool LARGE>
+template <int FORMAT, int TOKENS, bool LARGE, bool Q8>
 static qr_status start_product(struct backend *b, const struct product *p, qr_error *err)
 {
     int units = p->tiles * p->pieces, most = cuda_of(b)->processors * product_residents<TOKENS, 1, FORMAT>();
     dim3 grid(units < most ? units : most, (p->rows.count + TOKENS * TILE_TOKENS - 1) / (TOKENS * TILE_TOKENS));
-    LAUNCH("linear", (product_kernel<FORMAT, TOKENS, LARGE>), grid, PRODUCT_THREADS,
+    LAUNCH("linear", (product_kernel<FORMAT, TOKENS, LARGE, Q8>), grid, PRODUCT_THREADS,
            (product_shared<TOKENS, 1, FORMAT>()), *p);
     return QR_OK;
 }
@@ -112,15 +116,18 @@ template <int FORMAT> static qr_status choose_product(struct backend *b, const s
 {
     const int32_t rows = p->rows.count;
     const size_t room = cuda_of(b)->most_shared;
+    if (p->q8)
+        return rows <= TILE_TOKENS ? start_product<WEIGHT_FP8, 1, false, true>(b, p, err)
+                                   : start_product<WEIGHT_FP8, 2, false, true>(b, p, err);
     if (p->w.large_scales)
-        return start_product<FORMAT, 2, FORMAT != WEIGHT_BF16>(b, p, err);
+        return start_product<FORMAT, 2, FORMAT != WEIGHT_BF16, false>(b, p, err);
     if (rows <= TILE_TOKENS)
-        return start_product<FORMAT, 1, false>(b, p, err);
+        return start_product<FORMAT, 1, false, false>(b, p, err);
     if (rows <= 2 * TILE_TOKENS || product_shared<4, 1, FORMAT>() > room)
-        return start_product<FORMAT, 2, false>(b, p, err);
+        return start_product<FORMAT, 2, false, false>(b, p, err);
     if (rows <= 4 * TILE_TOKENS || product_shared<8, 1, FORMAT>() > room)
-        return start_product<FORMAT, 4, false>(b, p, err);
-    return start_product<FORMAT, 8, false>(b, p, err);
+        return start_product<FORMAT, 4, false, false>(b, p, err);
+    return start_product<FORMAT, 8, false, false>(b, p, err);
 }
 
 /* bf16 rows that a lane can read 16 bytes at a time are used where they lie. */
@@ -129,19 +136,34 @@ static bool reads_in_place(const struct activation *in, int32_t k)
     return in->format == ACT_BF16 && k % BLOCK_COLUMNS == 0 && in->cols % 8 == 0 && (uintptr_t)in->codes % 16 == 0;
 }
 
+/* Q8 rows that the product widens by itself: few, so that no other block widens them again at length. */
+static bool reads_codes(const struct op_linear *op)
+{
+    const struct activation *in = &op->in;
+    const struct weight *w = op->weight;
+    return in->format == ACT_Q8 && w->spec.format == WEIGHT_FP8 && !w->view.large_scales &&
+           op->rows.count <= 2 * TILE_TOKENS && w->spec.k % BLOCK_COLUMNS == 0 && in->cols % 8 == 0 &&
+           (in->block == 32 || in->block == 64 || in->block == 128) && w->spec.k % in->block == 0 &&
+           (uintptr_t)in->codes % 8 == 0;
+}
+
 static qr_status matrix_linear(struct backend *b, const struct op_linear *op, qr_error *err)
 {
     const struct weight *w = op->weight;
     int32_t groups = at_least_one(op->groups), parts = at_least_one(op->parts);
-    bool in_place = reads_in_place(&op->in, w->spec.k);
+    bool codes = reads_codes(op), in_place = codes || reads_in_place(&op->in, w->spec.k);
     struct product p = {.w = w->view, .pieces = groups * parts, .columns = w->spec.n / groups, .groups = groups > 1};
     int64_t width = row_width(w), row_bytes = p.pieces * width * 2, most = SCRATCH_BYTES / row_bytes;
+    int64_t size = codes ? 1 : 2;
     p.tiles = (p.columns + TILE_ROWS - 1) / TILE_ROWS + (groups > 1 && p.columns % TILE_ROWS != 0);
     p.out = op->out;
+    p.q8 = codes;
     p.listed = in_place;
-    p.x = (const uint16_t *)(in_place ? op->in.codes : cuda_of(b)->scratch);
-    p.stride = in_place ? op->in.cols : p.pieces * width;
-    p.piece_stride = in_place ? w->spec.k : width;
+    p.x = (const uint8_t *)(in_place ? op->in.codes : cuda_of(b)->scratch);
+    p.scales = (const uint8_t *)op->in.scales;
+    p.shift = op->in.block == 128 ? 7 : op->in.block == 64 ? 6 : 5;
+    p.stride = (in_place ? op->in.cols : p.pieces * width) * size;
+    p.piece_stride = (in_place ? w->spec.k : width) * size;
 
     if (most < 1)
         return qr_fail(err, QR_UNSUPPORTED, "linear: weight %s: a row of %lld bytes is more than its scratch holds",

@@ -196,6 +196,7 @@ static void cuda_close(struct backend *b)
         memory_release(b, cuda->scratch);
         memory_release(b, cuda->device_tables);
         memory_release(b, cuda->trouble);
+        memory_release(b, cuda->arrived);
         (void)cudaStreamSynchronize(cuda->stream);
         (void)cudaStreamDestroy(cuda->stream);
     }
@@ -232,6 +233,9 @@ static qr_status start(struct cuda_backend *cuda, qr_error *err)
     TRY(memory_allocate(&cuda->base, sizeof *cuda->trouble, &p, err));
     cuda->trouble = p;
     TRY(cuda_check(cudaMemsetAsync(p, 0, sizeof *cuda->trouble, cuda->stream), "stream", err));
+    TRY(memory_allocate(&cuda->base, MOST_ARRIVED * (int64_t)sizeof *cuda->arrived, &p, err));
+    cuda->arrived = p;
+    TRY(cuda_check(cudaMemsetAsync(p, 0, MOST_ARRIVED * sizeof *cuda->arrived, cuda->stream), "stream", err));
     TRY(cuda_check(cudaMallocHost(&p, sizeof *cuda->trouble_host), "pinned memory", err));
     cuda->trouble_host = p;
 

@@ -48,8 +48,6 @@ static __global__ void pack_fp4(const uint8_t *values, const uint8_t *scales, st
         *(uint32_t *)(void *)(to + 16 * WARP + group * 4) = bytes;
 }
 
-static __device__ uint32_t interleave_e4m3(uint32_t word) { return __byte_perm(word, 0, 0x3120); }
-
 static __global__ void pack_fp8(const uint8_t *values, const uint8_t *scales, struct weight_view w, uint8_t *out,
                                 uint8_t *out_scales)
 {
@@ -67,7 +65,7 @@ static __global__ void pack_fp8(const uint8_t *values, const uint8_t *scales, st
                 int64_t row = tile * TILE_ROWS + group + 16 * m + 8 * r;
                 uint32_t codes =
                     row < w.n ? load_word(values + row * w.k, k * BLOCK_COLUMNS + lane % 4 * 8 + 4 * half, w.k) : 0;
-                word[2 * r + half] = interleave_e4m3(codes);
+                word[2 * r + half] = codes;
             }
         *(uint4 *)(void *)(to + (m * WARP + lane) * 16) = make_uint4(word[0], word[1], word[2], word[3]);
     }

@@ -8,7 +8,8 @@
  *
  * Layout. A tile is 32 rows of W; a block 32 columns of a tile, laid out (pack.cu) so that a lane's operands of a block
  * are contiguous. Lane 4 g + t holds columns 8 t .. 8 t + 7 of rows g, g + 8, g + 16 and g + 24: the order in which an
- * instruction takes a row's columns is free, so activations stay as they are.
+ * instruction takes a row's columns is free, so activations stay as they are. With FP8 weights and few
+ * rows they may be Q8 codes, made bf16 by the lane that uses them.
  *
  * Streaming. A warp copies its blocks into a ring of its own in shared memory, STAGES ahead and across tiles, so that
  * loads are in flight while sums of a tile are put together. */
@@ -27,10 +28,10 @@ template <> struct blocks<WEIGHT_BF16> {
     enum { CHUNKS = 4, BYTES = CHUNKS * 16 * WARP, SLOT = BYTES, STAGES = 4 };
 };
 template <> struct blocks<WEIGHT_FP8> {
-    enum { CHUNKS = 2, BYTES = CHUNKS * 16 * WARP, SLOT = BYTES, STAGES = 5 };
+    enum { CHUNKS = 2, BYTES = CHUNKS * 16 * WARP, SLOT = BYTES, STAGES = 6 };
 };
 template <> struct blocks<WEIGHT_FP4> {
-    enum { CHUNKS = 1, BYTES = 16 * WARP + TILE_ROWS, SLOT = 20 * WARP, STAGES = 8 };
+    enum { CHUNKS = 1, BYTES = 16 * WARP + TILE_ROWS, SLOT = 20 * WARP, STAGES = 10 };
 };
 template <int FORMAT> static __host__ __device__ constexpr size_t ring_bytes()
 {
@@ -77,7 +78,7 @@ template <int FORMAT> static __device__ inline uint32_t kept_scale(uint32_t scal
     return large ? scale : (scale < most ? scale : most) + placed<FORMAT>::SHIFT;
 }
 
-/* Two pairs of E4M3: the bytes stand in the order 0, 2, 1, 3. */
+/* Two pairs of E4M3: bytes 0 and 2, bytes 1 and 3. */
 static __device__ inline void place_e4m3(uint32_t w, uint32_t out[2])
 {
     out[0] = (w << 4 & 0x07F007F0) | (w << 8 & 0x80008000);
@@ -109,7 +110,7 @@ static __device__ inline float packed_e4m3(const struct weight_view &w, int64_t 
 {
     int64_t tile = n / TILE_ROWS, block = k / BLOCK_COLUMNS;
     int r = (int)(n % TILE_ROWS), c = (int)(k % BLOCK_COLUMNS), lane = r % 8 * 4 + c / 8;
-    int word = r / 8 % 2 * 2 + c % 8 / 4, byte = (c & 1) << 1 | (c >> 1 & 1);
+    int word = r / 8 % 2 * 2 + c % 8 / 4, byte = c % 4;
     const uint8_t *at = w.values + tile * w.pitch + block * blocks<WEIGHT_FP8>::BYTES;
     return e4m3_value(at[(r / 16 * WARP + lane) * 16 + word * 4 + byte]) *
            e8m0_value(w.scales[tile * w.scale_cols + block] - (w.large_scales ? 0 : placed<WEIGHT_FP8>::SHIFT));
@@ -250,6 +251,50 @@ static __device__ inline void add_block(uint32_t slot, uint32_t scale_slot, uint
     }
 }
 
+/* Rows of activations: bf16, or Q8 codes with a scale for 2^shift columns. */
+struct row_source {
+    const uint8_t *codes, *scales; /* codes NULL: no row, zeros */
+};
+
+/* Eight columns of a Q8 row in the order in which FP8 weights come. */
+static __device__ inline uint4 widened(uint2 codes, uint32_t scale)
+{
+    uint32_t pair[4], one = factor_of<WEIGHT_FP8, true>(scale), two = second_factor_of<WEIGHT_FP8>(scale);
+    place_e4m3(codes.x, pair);
+    place_e4m3(codes.y, pair + 2);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        pair[i] = multiply_pair(multiply_pair(pair[i], one), two);
+    return make_uint4(pair[0], pair[1], pair[2], pair[3]);
+}
+
+/* bf16 columns in the order in which weights of that format come. */
+template <int FORMAT> static __device__ inline uint4 ordered(uint4 x)
+{
+    if (FORMAT != WEIGHT_FP8)
+        return x;
+    return make_uint4(__byte_perm(x.x, x.y, 0x5410), __byte_perm(x.x, x.y, 0x7632), __byte_perm(x.z, x.w, 0x5410),
+                      __byte_perm(x.z, x.w, 0x7632));
+}
+
+/* What a lane has asked for of a row's next block. */
+template <bool Q8> struct raw_row;
+template <> struct raw_row<false> {
+    uint4 x;
+    __device__ void load(const uint8_t *at, const uint8_t *) { x = load_16(at); }
+    template <int FORMAT> __device__ uint4 get() const { return ordered<FORMAT>(x); }
+};
+template <> struct raw_row<true> {
+    uint2 codes;
+    uint32_t scale;
+    __device__ void load(const uint8_t *at, const uint8_t *scale_at)
+    {
+        codes = __ldg((const uint2 *)(const void *)at);
+        scale = __ldg(scale_at);
+    }
+    template <int FORMAT> __device__ uint4 get() const { return widened(codes, scale); }
+};
+
 /* ---- sums of a tile ---- */
 
 /* The warps' sums: [split][token][row]. */
@@ -295,7 +340,7 @@ template <int TOKENS, int RUNS, int FORMAT> static __host__ __device__ constexpr
 /* Blocks of threads that share a multiprocessor. */
 template <int TOKENS, int RUNS, int FORMAT> static __host__ __device__ constexpr int product_residents()
 {
-    const int wanted = TOKENS == 1   ? 4
+    const int wanted = TOKENS == 1   ? 3
                        : TOKENS <= 4 ? 2
                                      : 1,
               fit = (int)((220 << 10) / product_shared<TOKENS, RUNS, FORMAT>());
@@ -307,17 +352,19 @@ template <int TOKENS, int RUNS, int FORMAT> static __host__ __device__ constexpr
  *   const struct weight_view &shape() const;                     of any of the weights
  *   struct Work::place find(int unit) const;                      where a unit's weights and rows are
  *   const struct weight_view &weight(place, r) const;             weight r of it
- *   const uint16_t *row(place, token) const;                      a row of activations; NULL: none, zeros
+ *   struct row_source row(place, token) const;                    a row of activations
+ *   int shift() const;                                            of Q8 rows
  *   void finish(place, const struct tile_sums<TOKENS> *) const;   by the whole block: [RUNS] sums
  * place.tile: of the weights. WEIGHTS_FIRST: all but rows and finish need no earlier kernel, and the caller has not
  * waited for it. */
-template <int FORMAT, int RUNS, int TOKENS, bool LARGE, typename Work>
+template <int FORMAT, int RUNS, int TOKENS, bool LARGE, bool Q8, typename Work>
 static __device__ inline void stream_tiles(const Work &work)
 {
     enum { STAGES = blocks<FORMAT>::STAGES, SLOT = blocks<FORMAT>::SLOT };
     extern __shared__ __align__(16) uint8_t product_memory[];
     struct tile_sums<TOKENS> *sums = (struct tile_sums<TOKENS> *)(void *)(product_memory + ring_bytes<FORMAT>());
     const int lane = kept(lane_of()), units = work.units(), group = lane / 4;
+    const int shift = Q8 ? work.shift() : 0;
     int from, to;
     split_of<FORMAT>(work.shape(), warp_of(), &from, &to);
     from = kept(from);
@@ -362,7 +409,7 @@ static __device__ inline void stream_tiles(const Work &work)
     uint32_t slot_out = ring, slot_free = ring + (STAGES - 1) * SLOT;
     for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
         typename Work::place place = work.find(unit);
-        const uint16_t *row[TOKENS];
+        struct row_source row[TOKENS];
 #pragma unroll
         for (int j = 0; j < TOKENS; j++)
             row[j] = work.row(place, 8 * j + group);
@@ -370,26 +417,38 @@ static __device__ inline void stream_tiles(const Work &work)
         for (int r = 0; r < RUNS; r++) {
             float acc[2][TOKENS][4] = {};
             const uint8_t *scales = NULL;
-            const uint16_t *at[TOKENS];
+            const uint8_t *at[TOKENS];
             const bool large = LARGE && work.weight(place, r).large_scales;
             if (FORMAT == WEIGHT_FP8) {
                 const struct weight_view &w = work.weight(place, r);
-                scales = w.scales + (int64_t)place.tile * w.scale_cols + from;
+                scales = w.scales + (int64_t)place.tile * w.scale_cols;
             }
 #pragma unroll
             for (int j = 0; j < TOKENS; j++)
-                at[j] = row[j] ? row[j] + from * BLOCK_COLUMNS + lane % 4 * 8 : NULL;
+                at[j] = row[j].codes + (from * BLOCK_COLUMNS + lane % 4 * 8) * (Q8 ? 1 : 2);
+            /* rows and scales are asked for a block ahead */
+            struct raw_row<Q8> raw[TOKENS] = {
+            };
+            uint32_t byte_next = 0;
+            auto fetch = [&](int k) {
+                if (FORMAT == WEIGHT_FP8)
+                    byte_next = __ldg(scales + k);
+#pragma unroll
+                for (int j = 0; j < TOKENS; j++)
+                    if (row[j].codes)
+                        raw[j].load(at[j] + (k - from) * (BLOCK_COLUMNS * (Q8 ? 1 : 2)),
+                                    row[j].scales + (k * BLOCK_COLUMNS >> shift));
+            };
+            if (from < to)
+                fetch(from);
             for (int k = from; k < to; k++) {
                 uint4 x[TOKENS];
-                uint32_t byte = FORMAT == WEIGHT_FP8 ? __ldg(scales++) : 0;
+                uint32_t byte = byte_next;
 #pragma unroll
-                for (int j = 0; j < TOKENS; j++) {
-                    x[j] = make_uint4(0, 0, 0, 0);
-                    if (row[j]) {
-                        x[j] = load_16(at[j]);
-                        at[j] += BLOCK_COLUMNS;
-                    }
-                }
+                for (int j = 0; j < TOKENS; j++)
+                    x[j] = row[j].codes ? raw[j].template get<FORMAT>() : make_uint4(0, 0, 0, 0);
+                if (k + 1 < to)
+                    fetch(k + 1);
                 await_stages<STAGES - 2>();
                 start_next(slot_free);
                 add_block<FORMAT, TOKENS, LARGE>(slot_out, slot_out + scale_offset, byte, large, x, acc);

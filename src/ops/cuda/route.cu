@@ -2,25 +2,24 @@
 
 /* The router: v41-model.md 7.1, v4-model.md 6.1, 7.4 gate. */
 
-enum { THREADS = 256, WARPS = THREADS / WARP };
+enum { THREADS = 128 };
 
 /* softplus(z) = max(z, 0) + log1p(exp(-|z|)): keeps its digits far below zero. */
 static __device__ float softplus(float z) { return fmaxf(z, 0.0f) + (float)log1p((double)exp_of(-fabsf(z))); }
 
-/* A warp for each expert: scores[i][e] = sqrt(softplus(x w_e)). */
-static __global__ void score_kernel(struct op_route op, struct weight_view gate, bool f32, bool wide, float *scores)
+/* A block for each expert: scores[i][e] = sqrt(softplus(x w_e)). */
+static __global__ void __launch_bounds__(THREADS)
+    score_kernel(struct op_route op, struct weight_view gate, bool f32, bool wide, float *scores)
 {
     await_earlier();
     int64_t row = row_at(op.rows, blockIdx.y);
-    int e = blockIdx.x * WARPS + warp_of(), n = op.x.cols;
-    if (e >= op.experts)
-        return;
+    int e = blockIdx.x, n = op.x.cols;
     const uint8_t *w = gate.values + e * gate.pitch;
     bool bf16 = op.x.format == ACT_BF16;
     double sum = 0;
     if (wide) {
-#pragma unroll 8
-        for (int c = 4 * lane_of(); c < n; c += 4 * WARP) {
+#pragma unroll 4
+        for (int c = 4 * threadIdx.x; c < n; c += 4 * THREADS) {
             float4 x = load_four(bf16, op.x.codes, row * n + c), v;
             if (f32)
                 v = load_four(false, w, c);
@@ -29,14 +28,14 @@ static __global__ void score_kernel(struct op_route op, struct weight_view gate,
             sum += ((double)v.x * x.x + (double)v.y * x.y) + ((double)v.z * x.z + (double)v.w * x.w);
         }
     } else {
-        for (int c = lane_of(); c < n; c += WARP)
+        for (int c = threadIdx.x; c < n; c += THREADS)
             sum +=
                 (double)act_value(op.x, row, c) * (f32 ? ((const float *)(const void *)w)[c] : packed_bf16(gate, e, c));
     }
-    float logit = (float)warp_sum(sum);
+    float logit = (float)block_sum(sum);
     if (op.x_scale)
         logit *= op.x_scale[row];
-    if (lane_of() == 0)
+    if (threadIdx.x == 0)
         scores[(int64_t)blockIdx.y * op.experts + e] = sqrtf(softplus(logit));
 }
 
@@ -119,8 +118,8 @@ qr_status cuda_route(struct backend *b, const struct op_route *op, qr_error *err
         return qr_fail(err, QR_BAD_ARGUMENT, "route: %d rows are more than its scratch holds", op->rows.count);
     float *scores = (float *)(void *)cuda_of(b)->scratch;
     bool wide = gate->k % 4 == 0 && is_wide(op->x.codes);
-    LAUNCH("route", score_kernel, dim3((op->experts + WARPS - 1) / WARPS, op->rows.count), THREADS, 0, *op,
-           op->gate->view, gate->format == WEIGHT_F32, wide, scores);
+    LAUNCH("route", score_kernel, dim3(op->experts, op->rows.count), THREADS, 0, *op, op->gate->view,
+           gate->format == WEIGHT_F32, wide, scores);
     LAUNCH("route", choose_kernel, op->rows.count, WARP, (size_t)op->experts * 8, *op, *op->step, scores,
            cuda_of(b)->trouble);
     return QR_OK;

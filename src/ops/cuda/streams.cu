@@ -42,33 +42,6 @@ qr_status cuda_embed(struct backend *b, const struct op_embed *op, qr_error *err
     return QR_OK;
 }
 
-/* One block for each output of fn and one more for the sum of squares: dots[row][n] and dots[row][outputs]. */
-static __global__ void __launch_bounds__(DOT_THREADS)
-    mix_dots(struct op_mhc_mix op, struct weight_view fn, bool f32, bool wide, float *dots)
-{
-    await_earlier();
-    int64_t row = row_at(op.rows, blockIdx.y), n = blockIdx.x;
-    int all = op.x.count * op.x.hidden;
-    bool bf16 = op.x.format == ACT_BF16, squares = n == fn.n;
-    const uint8_t *w = fn.values + n * fn.pitch;
-    double sum = 0;
-    if (wide) {
-#pragma unroll 8
-        for (int c = 4 * threadIdx.x; c < all; c += 4 * DOT_THREADS) {
-            float4 x = load_four(bf16, op.x.data, row * all + c), v = squares ? x : load_four(false, w, c);
-            sum += ((double)v.x * x.x + (double)v.y * x.y) + ((double)v.z * x.z + (double)v.w * x.w);
-        }
-    } else {
-        for (int c = threadIdx.x; c < all; c += DOT_THREADS) {
-            float x = stream_value(op.x, row * all + c);
-            sum += (double)(squares ? x : weight_value(fn, f32, n, c)) * x;
-        }
-    }
-    sum = block_sum(sum);
-    if (threadIdx.x == 0)
-        dots[blockIdx.y * (fn.n + 1) + n] = squares ? (float)(sum / (double)all) : (float)sum;
-}
-
 /* Softmax + eps, column step, then iterations - 1 times row and column step (4.4 steps 7 to 9). One thread. */
 static __device__ void sinkhorn(float *c, int m, float eps, int iterations)
 {
@@ -117,27 +90,25 @@ static __device__ float sinkhorn_4(float c, float eps, int iterations)
     return c;
 }
 
-/* One warp a row. The scaling of comb, m^2 numbers, is a warp's work for four streams, else one thread's. */
-static __global__ void mix_finish(struct op_mhc_mix op, int outputs, const float *dots)
+/* pre, post and comb of a row from its dots, by a warp. The scaling of comb, m^2 numbers, is the warp's work for four
+ * streams, else one thread's. */
+static __device__ void finish_mix(const struct op_mhc_mix &op, int64_t row, int outputs, const float *dot)
 {
-    await_earlier();
     __shared__ float mix[MAX_MIX], comb[MAX_STREAMS * MAX_STREAMS];
-    int64_t row = row_at(op.rows, blockIdx.x);
-    const float *dot = dots + (int64_t)blockIdx.x * (outputs + 1);
     int m = op.x.count;
-    float inverse = rsqrt_of(dot[outputs] + op.norm_eps);
+    float inverse = rsqrt_of(__ldcg(dot + outputs) + op.norm_eps);
 
-    for (int n = threadIdx.x; n < outputs; n += WARP)
-        mix[n] = dot[n] * inverse;
+    for (int n = lane_of(); n < outputs; n += WARP)
+        mix[n] = __ldcg(dot + n) * inverse;
     __syncwarp();
-    for (int j = threadIdx.x; j < m; j += WARP) {
+    for (int j = lane_of(); j < m; j += WARP) {
         op.pre[row * m + j] = sigmoid_of(mix[j] * op.scale[0] + op.base[j]) + op.hc_eps;
         if (!op.head_only)
             op.post[row * m + j] = 2.0f * sigmoid_of(mix[m + j] * op.scale[1] + op.base[m + j]);
     }
     if (op.head_only)
         return;
-    for (int i = threadIdx.x; i < m * m; i += WARP)
+    for (int i = lane_of(); i < m * m; i += WARP)
         comb[i] = mix[2 * m + i] * op.scale[2] + op.base[2 * m + i];
     __syncwarp();
     if (m == 4) {
@@ -146,11 +117,49 @@ static __global__ void mix_finish(struct op_mhc_mix op, int outputs, const float
             op.comb[row * 16 + lane_of()] = c;
         return;
     }
-    if (threadIdx.x == 0)
+    if (lane_of() == 0)
         sinkhorn(comb, m, op.hc_eps, op.iterations);
     __syncwarp();
-    for (int i = threadIdx.x; i < m * m; i += WARP)
+    for (int i = lane_of(); i < m * m; i += WARP)
         op.comb[row * m * m + i] = comb[i];
+}
+
+/* One block for each output of fn and one more for the sum of squares: dots[row][n] and dots[row][outputs]. The last
+ * block of a row to arrive (`arrived` counts, and is zero again afterwards) finishes it. */
+static __global__ void __launch_bounds__(DOT_THREADS)
+    mix_kernel(struct op_mhc_mix op, int32_t offset, struct weight_view fn, bool f32, bool wide, float *dots,
+               uint32_t *arrived)
+{
+    await_earlier();
+    int64_t row = row_at(op.rows, blockIdx.y) + (op.rows.index ? 0 : offset), n = blockIdx.x;
+    int all = op.x.count * op.x.hidden;
+    bool bf16 = op.x.format == ACT_BF16, squares = n == fn.n;
+    const uint8_t *w = fn.values + n * fn.pitch;
+    double sum = 0;
+    if (wide) {
+#pragma unroll 8
+        for (int c = 4 * threadIdx.x; c < all; c += 4 * DOT_THREADS) {
+            float4 x = load_four(bf16, op.x.data, row * all + c), v = squares ? x : load_four(false, w, c);
+            sum += ((double)v.x * x.x + (double)v.y * x.y) + ((double)v.z * x.z + (double)v.w * x.w);
+        }
+    } else {
+        for (int c = threadIdx.x; c < all; c += DOT_THREADS) {
+            float x = stream_value(op.x, row * all + c);
+            sum += (double)(squares ? x : weight_value(fn, f32, n, c)) * x;
+        }
+    }
+    __shared__ bool last;
+    float *dot = dots + (int64_t)blockIdx.y * (fn.n + 1);
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) {
+        dot[n] = squares ? (float)(sum / (double)all) : (float)sum;
+        __threadfence();
+        last = atomicInc(arrived + blockIdx.y, (uint32_t)fn.n) == (uint32_t)fn.n;
+        __threadfence();
+    }
+    __syncthreads();
+    if (last && warp_of() == 0)
+        finish_mix(op, row, fn.n, dot);
 }
 
 qr_status cuda_mhc_mix(struct backend *b, const struct op_mhc_mix *op, qr_error *err)
@@ -161,12 +170,16 @@ qr_status cuda_mhc_mix(struct backend *b, const struct op_mhc_mix *op, qr_error 
         (fn->format != WEIGHT_F32 && fn->format != WEIGHT_BF16))
         return qr_fail(err, QR_BAD_ARGUMENT, "mhc_mix: weight %s of format %d [%d][%d], wanted f32 [%d][%d]", fn->name,
                        fn->format, fn->n, fn->k, wanted, m * op->x.hidden);
-    if ((int64_t)op->rows.count * (fn->n + 1) * 4 > SCRATCH_BYTES)
-        return qr_fail(err, QR_BAD_ARGUMENT, "mhc_mix: %d rows are more than its scratch holds", op->rows.count);
     float *dots = (float *)(void *)cuda_of(b)->scratch;
     bool f32 = fn->format == WEIGHT_F32, wide = f32 && fn->k % 4 == 0 && is_wide(op->x.data);
-    LAUNCH("mhc_mix", mix_dots, dim3(fn->n + 1, op->rows.count), DOT_THREADS, 0, *op, op->fn->view, f32, wide, dots);
-    LAUNCH("mhc_mix", mix_finish, op->rows.count, WARP, 0, *op, fn->n, dots);
+    struct op_mhc_mix band = *op;
+    for (int32_t first = 0; first < op->rows.count; first += MOST_ARRIVED) {
+        int32_t count = op->rows.count - first < MOST_ARRIVED ? op->rows.count - first : MOST_ARRIVED;
+        band.rows.index = op->rows.index ? op->rows.index + first : NULL;
+        band.rows.count = count;
+        LAUNCH("mhc_mix", mix_kernel, dim3(fn->n + 1, count), DOT_THREADS, 0, band, first, op->fn->view, f32, wide,
+               dots, cuda_of(b)->arrived);
+    }
     return QR_OK;
 }
 
