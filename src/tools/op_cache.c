@@ -5,6 +5,9 @@
 
 #include "number/quantize.h"
 
+/* The longest index key. */
+enum { INDEX_VALUES = 2048 };
+
 /* Minus infinity in storage (7.4). */
 static const float lowest_score = -3.4028234663852886e38f;
 
@@ -185,6 +188,8 @@ qr_status cache_check(const struct op_world *w, int32_t layer, const struct op_l
 {
     const struct layer_plan *l = &w->plan.layer[layer];
     const struct op_pages *all[] = {&c->window, &c->main, &c->index, &c->state, &c->index_state};
+    if (c->index.row_bytes > 2 * INDEX_VALUES)
+        return op_refuse(err, BAD_SHAPE, "%s has rows of %lld bytes, wanted at most %d", c->index.name, (long long)c->index.row_bytes, 2 * INDEX_VALUES);
     for (int i = 0; i < 5; i++)
         if (all[i]->data)
             TRY(check_entries(w, all[i], err));
@@ -231,7 +236,7 @@ static qr_status load_row(struct op_world *w, const struct row_plane *plane, con
     int32_t block = 1 + request * w->pages + (int32_t)(n / plane->rows_per_block), row = (int32_t)(n % plane->rows_per_block);
     int64_t place = place_of(p, request, n), values = p->row_bytes / 2;
     const uint8_t *from = row_at(w, p, request, place);
-    uint8_t *to = plane->values + plane_value_offset(plane, block, row), codes[1024], scales[64];
+    uint8_t *to = plane->values + plane_value_offset(plane, block, row), codes[INDEX_VALUES / 2], scales[INDEX_VALUES / 32];
     if (plane->format == ROW_INDEX_INT8)
         TRY(put(w, plane->scales + plane_scale_offset(plane, block, row), scale_at(w, p, request, place), 4, err));
     if (plane->format != ROW_INDEX_FP4)
@@ -313,10 +318,18 @@ static int64_t target(const struct op_world *w, const struct op_pages *p, int32_
     return written_at(w, p, request, position - w->options.requests[request].first, position / ratio);
 }
 
+static qr_status get(struct op_world *w, void *to, const void *from, int64_t bytes, qr_error *err)
+{
+    struct backend *b = w->run->backend;
+    TRY(b->download(b, to, from, bytes, err));
+    return b->fence(b, err);
+}
+
 qr_status cache_keep_keys(struct op_world *w, const struct op_layer_cache *c, qr_error *err)
 {
-    const uint8_t *keys;
-    TRY(op_download(w->run, w->pass.ws->keys, w->tile.rows * c->window.row_bytes, &keys, err));
+    uint8_t *keys;
+    TRY(world_bytes(w, w->tile.rows * c->window.row_bytes, &keys, err));
+    TRY(get(w, keys, w->pass.ws->keys, w->tile.rows * c->window.row_bytes, err));
     for (int32_t i = 0; i < w->tile.rows; i++) {
         int64_t place = target(w, &c->window, i, 1);
         if (place >= 0)
@@ -329,9 +342,11 @@ qr_status cache_keep_inputs(struct op_world *w, const struct op_layer_cache *c, 
 {
     const struct op_pages *p = index ? &c->index_state : &c->state;
     int64_t half = p->row_bytes / 2;
-    const uint8_t *values, *scores;
-    TRY(op_download(w->run, w->pass.ws->compress_values, w->tile.rows * half, &values, err));
-    TRY(op_download(w->run, w->pass.ws->compress_scores, w->tile.rows * half, &scores, err));
+    uint8_t *values, *scores;
+    TRY(world_bytes(w, 2 * w->tile.rows * half, &values, err));
+    scores = values + w->tile.rows * half;
+    TRY(get(w, values, w->pass.ws->compress_values, w->tile.rows * half, err));
+    TRY(get(w, scores, w->pass.ws->compress_scores, w->tile.rows * half, err));
     for (int32_t i = 0; i < w->tile.rows; i++) {
         int64_t place = target(w, p, i, 1);
         if (place < 0)
@@ -349,7 +364,7 @@ static qr_status keep_row(struct op_world *w, const struct row_plane *plane, con
     struct backend *b = w->run->backend;
     int32_t block = 1 + request * w->pages + (int32_t)(n / plane->rows_per_block), row = (int32_t)(n % plane->rows_per_block);
     const uint8_t *from = plane->values + plane_value_offset(plane, block, row);
-    uint8_t *to = row_at(w, p, request, place), codes[1024], scales[64];
+    uint8_t *to = row_at(w, p, request, place), codes[INDEX_VALUES / 2], scales[INDEX_VALUES / 32];
     int64_t values = p->row_bytes / 2;
     if (plane->format == ROW_INDEX_INT8)
         TRY(b->download(b, scale_at(w, p, request, place), plane->scales + plane_scale_offset(plane, block, row), 4, err));

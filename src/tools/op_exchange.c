@@ -110,7 +110,8 @@ static qr_status run_reference_moe(struct op_run *r, qr_error *err)
 {
     int32_t rows = op_dim(r, "T"), ranks = r->ranks ? r->ranks : 1, each = (rows + ranks - 1) / ranks, all = each * ranks;
     int32_t d = op_dim(r, "D"), active = op_dim(r, "K"), *live, *idx;
-    struct moe m = {.world = world_of(r, ranks, each), .form = MOE_LANES, .swiglu_limit = r->config.swiglu_limit,
+    struct moe_scratch scratch = {0};
+    struct moe m = {.scratch = &scratch, .world = world_of(r, ranks, each), .form = MOE_LANES, .swiglu_limit = r->config.swiglu_limit,
                     .w1 = op_stack(r, "experts.#.w1.weight"), .w2 = op_stack(r, "experts.#.w2.weight"),
                     .w3 = op_stack(r, "experts.#.w3.weight"),
                     .shared = {op_weight(r, "shared_experts.w1.weight"), op_weight(r, "shared_experts.w2.weight"),
@@ -163,7 +164,8 @@ static qr_status run_layer(struct op_run *r, qr_error *err)
     int32_t ranks = op_dim(r, "ep"), rows = op_dim(r, "T"), all = ranks * rows, d = op_dim(r, "D"), active = op_dim(r, "K"), n = 0;
     const int32_t *live = op_ints(r, "num_tokens"), *tokens = op_ints(r, "input_ids");
     bool hash = op_param(r, "layer_id", 0) < op_param(r, "num_hash_layers", 0);
-    struct moe m = {.world = world_of(r, ranks, rows), .form = r->harness->name[0] == 'p' ? MOE_GROUPED : MOE_LANES, .live = live,
+    struct moe_scratch scratch = {0};
+    struct moe m = {.scratch = &scratch, .world = world_of(r, ranks, rows), .form = r->harness->name[0] == 'p' ? MOE_GROUPED : MOE_LANES, .live = live,
                     .w1 = op_stack(r, "routed_w1"), .w2 = op_stack(r, "routed_w2"), .w3 = op_stack(r, "routed_w3"),
                     .shared = {op_weight(r, "shared_w1"), op_weight(r, "shared_w2"), op_weight(r, "shared_w3")},
                     .swiglu_limit = c->swiglu_limit};

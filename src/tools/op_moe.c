@@ -79,21 +79,32 @@ static qr_status copy(struct op_run *r, void *to, int64_t to_row, const void *fr
     return QR_OK;
 }
 
+/* Room for the rows of a rank. */
+static qr_status take_room(struct op_run *r, const struct moe *m, int64_t rows, qr_error *err)
+{
+    struct moe_scratch *s = m->scratch;
+    if (rows <= s->room)
+        return QR_OK;
+    TRY(op_rows(r, m->x.format, rows, m->x.cols, m->x.block, &s->x, err));
+    TRY(op_buffer(r, 4 * rows, &s->weight, err));
+    TRY(op_buffer(r, rows * 2LL * m->x.cols, &s->y, err));
+    s->room = rows;
+    return QR_OK;
+}
+
 /* Dispatch to one rank, its experts, and the way back. */
 static qr_status run_rank(struct op_run *r, const struct moe *m, struct plan *p, int32_t to, qr_error *err)
 {
     const struct dispatch_world *w = &m->world;
     int32_t n = 0, local = dispatch_local(w), *list, *expert;
     int64_t cursor = 0, out_bytes = 2LL * m->x.cols;
-    struct activation x;
     struct route route;
-    float *weight;
-    void *y;
 
     TRY(place(r, m, p, to, err));
-    TRY(op_rows(r, m->x.format, p->room, m->x.cols, m->x.block, &x, err));
-    TRY(op_buffer(r, 4LL * p->room, &weight, err));
-    TRY(op_buffer(r, p->room * out_bytes, &y, err));
+    TRY(take_room(r, m, p->room, err));
+    struct activation x = m->scratch->x;
+    float *weight = m->scratch->weight;
+    void *y = m->scratch->y;
     TRY(op_host_new(r, 4LL * p->room, &list, err));
     TRY(op_host_new(r, 4LL * p->room, &expert, err));
     while (next_route(m, p, to, &cursor, &route)) {

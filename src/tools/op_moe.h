@@ -11,6 +11,14 @@ enum moe_form {
     MOE_GROUPED /* prefill: counts first, rows packed by expert in groups of 16 */
 };
 
+/* Buffers of a rank's rows, which calls that follow one another share. Zero-initialise; they are the run's. */
+struct moe_scratch {
+    int64_t room;        /* rows */
+    struct activation x;
+    float *weight;
+    void *y;
+};
+
 /* Rank k has live[k] rows from first[k] on (NULL: k * world.rows). */
 struct moe {
     struct dispatch_world world;
@@ -25,6 +33,7 @@ struct moe {
     float swiglu_limit;
     void *routed;                 /* bf16 [ranks * rows][K][D]: what came back */
     void *shared_out, *out;       /* bf16 [ranks * rows][D] */
+    struct moe_scratch *scratch;
 };
 
 /* Refuses bad worlds and routes. A rank without rows takes part all the same. A row that is not live has out = shared. */

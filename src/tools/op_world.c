@@ -239,7 +239,7 @@ static qr_status routed(void *user, struct pass *p, qr_error *err)
                               .rows = w->options.form == MOE_LANES || w->options.rank_rows < WORLD_TILE ? w->options.rank_rows : WORLD_TILE},
                     .form = w->options.form, .live = w->tile.live, .first = w->tile.first, .x = p->ws->xq,
                     .device_idx = p->ws->expert_idx, .weight = p->ws->expert_weight, .w1 = experts->w1, .w2 = experts->w2,
-                    .w3 = experts->w3, .swiglu_limit = p->config->swiglu_limit, .routed = p->ws->routed};
+                    .w3 = experts->w3, .swiglu_limit = p->config->swiglu_limit, .routed = p->ws->routed, .scratch = &w->experts};
     TRY(op_download(w->run, p->ws->expert_idx, 4LL * w->tile.rows * active, &m.idx, err));
     return moe_routed(w->run, &m, err);
 }
@@ -407,6 +407,16 @@ qr_status world_draft_step(struct op_world *w, const int32_t *tokens, const int3
 }
 
 /* ---- rows ---- */
+
+qr_status world_bytes(struct op_world *w, int64_t bytes, void *pointer, qr_error *err)
+{
+    if (bytes > w->byte_count) {
+        TRY(op_host_new(w->run, bytes, &w->bytes, err));
+        w->byte_count = bytes;
+    }
+    memcpy(pointer, &w->bytes, sizeof w->bytes);
+    return QR_OK;
+}
 
 /* Rows from i on that stand behind one another in the arrays too. */
 static int32_t run_length(const struct world_tile *t, int32_t i)

@@ -61,6 +61,9 @@ struct op_world {
     struct assembly **assemblies; /* one for each step, so that its calls can be called again */
     size_t assembly_count, assembly_capacity;
     struct drafts *drafts;
+    struct moe_scratch experts;
+    uint8_t *bytes;          /* host, of byte_count: what a download goes through */
+    int64_t byte_count;
     float *turns[2], *group_turns[2]; /* host [positions]: of the file, by enum rope; see world_tables */
 };
 
@@ -85,6 +88,8 @@ qr_status world_give(struct op_world *w, const void *from, void *to, int64_t byt
 /* Has the pass of layers of kind `rope` turn by the file's tables at the step's positions: cosines, sines [positions][r or r/2]. */
 qr_status world_tables(struct op_world *w, enum rope rope, const float *cosines, const float *sines, int64_t positions,
                        int32_t width, qr_error *err);
+/* Host memory of `bytes`, the same in each call: its contents live until the next. */
+qr_status world_bytes(struct op_world *w, int64_t bytes, void *pointer, qr_error *err);
 /* Points the pass at a layer of the plan. */
 qr_status world_enter(struct op_world *w, int32_t layer, qr_error *err);
 
