@@ -277,12 +277,17 @@ void generate_begin(struct qr_engine *engine, struct request *r)
     task_free(t);
 }
 
+/* The task is gone before its last event comes: who has that event finds nothing of the answer left. */
 void generate_end(struct task *t, enum finish finish)
 {
     const bool ended = finish == FINISH_STOP || finish == FINISH_LENGTH;
     const qr_finish how = ended ? t->finish : QR_FINISH_CANCELLED;
     const qr_status st = finish == FINISH_FAILED ? t->status : QR_OK;
     struct event *e = last_event(t->r, t->pending, ended);
-    finish_request(t->engine, t->r, e, st, how, &t->error, &t->usage);
+    struct qr_engine *engine = t->engine;
+    struct request *r = t->r;
+    const qr_usage usage = t->usage;
+    qr_error err = t->error;
     task_free(t);
+    finish_request(engine, r, e, st, how, &err, &usage);
 }
