@@ -1,4 +1,4 @@
-/* label: full */
+/* label: full once */
 /* Many requests at once, with shared beginnings, cancelled, preempted, moved and robbed of their cache, give bit for bit
  * what each gives alone and cold (runtime.md 13, law 2); and everything they held comes back. */
 #include "support/mixed.h"

@@ -1,4 +1,4 @@
-/* label: full */
+/* label: full once */
 #define _GNU_SOURCE
 /* Law 2 for V4 at every prefill length: prefill(N), then decoding, gives the bits of prefill(N + k), for every N
  * in 1..300, on the fast path and on the oracle, in both profiles (v4-model.md 13). */
