@@ -70,10 +70,11 @@ static bool turn(struct qr_engine *engine)
     if (engine->sleep_wanted != engine->asleep)
         engine_change_sleep(engine);
     if (engine->asleep) {
+        engine->stirred = false;
         pthread_mutex_unlock(&engine->lock);
         work_asleep(engine);
         pthread_mutex_lock(&engine->lock);
-        return engine->sleep_wanted != engine->asleep;
+        return engine->stirred || engine->sleep_wanted != engine->asleep;
     }
     take_up(engine);
     pthread_mutex_unlock(&engine->lock);

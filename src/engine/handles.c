@@ -258,6 +258,7 @@ void engine_cancel(struct qr_engine *engine, struct request *r)
     if (atomic_exchange(&r->cancelled, true))
         return;
     engine->waiting_cancelled += r->state == REQUEST_WAITING;
+    engine->stirred = true;
     pthread_cond_signal(&engine->work); /* it may be asleep */
     struct event *kept = NULL;
     for (struct event *e = r->first, *next; e; e = next) {
