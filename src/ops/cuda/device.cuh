@@ -101,7 +101,8 @@ static __device__ inline int8_t int8_code(float product)
 
 /* exp(x) rounded once, as the host's library gives it but for rare last bits. */
 static __device__ inline float exp_of(float x) { return (float)exp((double)x); }
-static __device__ inline float sigmoid_of(float x) { return 1.0f / (1.0f + exp_of(-x)); }
+/* 1 / (1 + exp(-x)), rounded once. */
+static __device__ inline float sigmoid_of(float x) { return (float)(1.0 / (1.0 + exp(-(double)x))); }
 static __device__ inline float rsqrt_of(float x) { return 1.0f / sqrtf(x); }
 
 /* ---- rows ---- */

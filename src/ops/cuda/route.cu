@@ -4,8 +4,8 @@
 
 enum { THREADS = 128 };
 
-/* softplus(z) = max(z, 0) + log1p(exp(-|z|)): keeps its digits far below zero. */
-static __device__ float softplus(float z) { return fmaxf(z, 0.0f) + (float)log1p((double)exp_of(-fabsf(z))); }
+/* softplus(z) = max(z, 0) + log1p(exp(-|z|)), rounded once: keeps its digits far below zero. */
+static __device__ float softplus(float z) { return (float)(fmax((double)z, 0.0) + log1p(exp(-fabs((double)z)))); }
 
 /* A block for each expert: scores[i][e] = sqrt(softplus(x w_e)). */
 static __global__ void __launch_bounds__(THREADS)
