@@ -1,3 +1,4 @@
+/* label: release */
 #define _GNU_SOURCE
 /* The MTP layer in the runner: its rows' logits are the same bits however they are brought together, and drafting
  * changes no token, whatever is accepted (v4-model.md 6.3, 6.4). Both profiles. */
