@@ -1,4 +1,4 @@
-# label: release
+# label: full release
 """quire chat on a terminal, and interrupts: one stops the answer, at the prompt it drops what was typed."""
 import os
 import pty
@@ -74,6 +74,7 @@ os.write(master, b"hal\x03/think\r")  # an interrupt drops the line
 screen.until("think: the model's default")
 screen.until("> ")
 os.write(master, b"Tell me a story\r")
+screen.until("story")  # its echo: before the answer the terminal takes no interrupts
 screen.until("\n")
 screen.said = screen.more()
 os.write(master, b"\x03")  # stops the answer
