@@ -19,6 +19,13 @@ static inline float f32_from_bits(uint32_t bits)
     return x;
 }
 
+/* The larger of `largest` and |x|; a NaN is larger than every number, so that it is not lost on the way to a scale. */
+static inline float larger_magnitude(float largest, float x)
+{
+    uint32_t bits = f32_bits(x) & 0x7FFFFFFF;
+    return bits > f32_bits(largest) ? f32_from_bits(bits) : largest;
+}
+
 /* Exact. */
 static inline float bf16_decode(uint16_t x) { return f32_from_bits((uint32_t)x << 16); }
 

@@ -11,7 +11,8 @@
 #define ONE_448TH 0x1.24924ap-9f /* 0x3B124925 */
 #define ONE_SIXTH 0x1.555556p-3f /* 0x3E2AAAAB */
 
-static float at_least(float largest, float floor) { return largest > floor ? largest : floor; }
+/* A NaN stays one. */
+static float at_least(float largest, float floor) { return largest < floor ? floor : largest; }
 
 uint8_t q8_scale(float largest) { return e8m0_encode_up(at_least(largest, 1e-4f) * ONE_448TH); }
 
@@ -24,7 +25,7 @@ static float widen(const uint16_t *x, int32_t n, float *out)
     float largest = 0.0f;
     for (int32_t i = 0; i < n; i++) {
         out[i] = bf16_decode(x[i]);
-        largest = fmaxf(largest, fabsf(out[i]));
+        largest = larger_magnitude(largest, out[i]);
     }
     return largest;
 }
@@ -33,7 +34,7 @@ static float largest_of(const float *x, int32_t n)
 {
     float largest = 0.0f;
     for (int32_t i = 0; i < n; i++)
-        largest = fmaxf(largest, fabsf(x[i]));
+        largest = larger_magnitude(largest, x[i]);
     return largest;
 }
 

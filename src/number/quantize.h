@@ -1,6 +1,6 @@
 /* quantize.h: block quantizers of activations and cache rows, scalar and exact: the reference that faster forms equal
  * bit for bit (v41-model.md 3.2, 3.3; v4-model.md 4.1, 4.2). Everywhere n is a multiple of the block, blocks are
- * consecutive, bf16 is its 16 bits, and a NaN in the input is not looked for. */
+ * consecutive, and bf16 is its 16 bits. A NaN in the input is a NaN in the output: by its code (E4M3) or by its scale. */
 #ifndef QR_NUMBER_QUANTIZE_H
 #define QR_NUMBER_QUANTIZE_H
 

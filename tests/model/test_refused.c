@@ -3,6 +3,7 @@
  * value, by the forward pass and by the conversion to INT8. */
 #include "support/support.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "model/route_table.h"
 #include "model/model.h"
 #include "plan/settle.h"
+#include "support/rig.h"
 #include "support/scratch.h"
 #include "support/v4_case.h"
 #include "tools/open_device.h"
@@ -64,12 +66,13 @@ static bool overwrite(const char *folder, const char *file, const char *tensor, 
 /* A copy of golden/v4's tiny model with one tensor spoilt. */
 static const char *spoilt(const char *tensor, int64_t at, const void *bytes, size_t size)
 {
-    static char folder[512];
+    static char folders[32][512];
     char model[256], file[64];
     static int turn;
+    char *folder = folders[turn % 32];
     bool found = false;
     snprintf(model, sizeof model, "%s/tiny/model", source_path("tests/golden/v4"));
-    snprintf(folder, sizeof folder, "%s/spoilt%d", scratch, turn++);
+    snprintf(folder, sizeof folders[0], "%s/spoilt%d", scratch, turn++);
     assert_int_equal(mkdir(folder, 0755), 0);
     copy(model, folder, "config.json");
     copy(model, folder, "model.safetensors.index.json");
@@ -138,6 +141,35 @@ static void codes_that_are_no_numbers_are_refused_by_a_conversion(void **state)
     assert_refused(spoilt("layers.1.ffn.gate.weight", 6, infinity, 2), QR_PROFILE_W8A8, "layers.1.ffn.gate.weight");
 }
 
+/* Weights that stay in the mapping are not read while loading: what is no number there must be none in the end either,
+ * where sampling refuses it. */
+static void what_is_no_number_in_a_weight_reaches_the_logits_on_every_path(void **state)
+{
+    (void)state;
+    const uint8_t code[1] = {0xFF};
+    const uint16_t wide[1] = {0x7FC0};
+    const float sink[1] = {NAN};
+    const char *const folders[] = {"", spoilt("layers.3.attn.wkv.weight", 77, code, 1),
+                                   spoilt("layers.1.attn.kv_norm.weight", 6, wide, 2),
+                                   spoilt("layers.2.attn.attn_sink", 0, sink, 4),
+                                   spoilt("layers.2.ffn.shared_experts.w1.weight", 5, code, 1)};
+    const char *const devices[] = {"cpu-reference", "cpu", "cpu-portable"};
+    for (int d = 0; d < 3; d++)
+        for (int f = 0; f < 5; f++) {
+            struct rig r;
+            int32_t tokens[40];
+            rig_open(&r, &(struct rig_options){.model = f ? folders[f] : "tests/golden/v4/tiny/model", .device = devices[d]});
+            rig_tokens(&r, 5, tokens, 40);
+            struct rig_request q = rig_request(&r, tokens, 40, 0, 1, 1);
+            rig_run(&r, &q, NULL);
+            const float *last = q.logits + 39 * (int64_t)r.config.vocab_size;
+            for (int32_t v = 0; v < r.config.vocab_size; v++)
+                assert_true((isfinite(last[v]) != 0) == (f == 0));
+            rig_request_free(&q);
+            rig_close(&r);
+        }
+}
+
 static void tables_are_read_from_either_integer(void **state)
 {
     (void)state;
@@ -161,6 +193,7 @@ int main(void)
         cmocka_unit_test(hash_tables_with_strangers_or_twins_are_refused),
         cmocka_unit_test(scales_that_are_no_numbers_are_refused),
         cmocka_unit_test(codes_that_are_no_numbers_are_refused_by_a_conversion),
+        cmocka_unit_test(what_is_no_number_in_a_weight_reaches_the_logits_on_every_path),
         cmocka_unit_test(tables_are_read_from_either_integer),
     };
     return cmocka_run_group_tests(tests, scratch_begin, scratch_end);

@@ -241,6 +241,39 @@ static void a_block_of_zeros_keeps_its_signs_and_the_smallest_scale(void **state
     assert_int_equal(codes[2], 0x80);
 }
 
+static void a_nan_stays_one_in_every_format(void **state)
+{
+    (void)state;
+    const float nans[] = {NAN, -NAN, INFINITY};
+    for (int n = 0; n < 3; n++)
+        for (int at = 0; at < 32; at++) {
+            uint16_t x[32], back[32];
+            float values[32];
+            uint8_t codes[32], scales[2];
+            int8_t bytes[32];
+            for (int i = 0; i < 32; i++) {
+                values[i] = i == at ? nans[n] : (float)(i - 11);
+                x[i] = bf16_encode(values[i]);
+            }
+            q8_quantize(x, 32, 32, codes, scales);
+            q8_dequantize(codes, scales, 32, 32, back);
+            assert_false(isfinite(bf16_decode(back[at])));
+            q8_quantize_f32(values, 32, 32, codes, scales);
+            q8_dequantize(codes, scales, 32, 32, back);
+            assert_false(isfinite(bf16_decode(back[at])));
+            q4_e8m0_quantize(x, 32, codes, scales);
+            q4_e8m0_dequantize(codes, scales, 32, back);
+            assert_false(isfinite(bf16_decode(back[at])));
+            if (n < 2) { /* E4M3 scales saturate: an infinity is a large number */
+                q4_e4m3_quantize(x, 32, codes, scales);
+                q4_e4m3_dequantize(codes, scales, 32, back);
+                assert_false(isfinite(bf16_decode(back[at])));
+            }
+            assert_false(isfinite(int8_quantize_row(values, 32, bytes)));
+            assert_false(isfinite(int8_quantize_row_bf16(x, 32, bytes)));
+        }
+}
+
 static void golden_quantizers_match(void **state)
 {
     (void)state;
@@ -338,6 +371,7 @@ int main(void)
         cmocka_unit_test(q4_e4m3_scale_does_not_depend_on_the_way_of_dividing),
         cmocka_unit_test(packed_rows_give_back_the_in_place_values),
         cmocka_unit_test(f32_and_bf16_inputs_of_equal_value_give_equal_codes),
+        cmocka_unit_test(a_nan_stays_one_in_every_format),
         cmocka_unit_test(golden_quantizers_match),
         cmocka_unit_test(golden_cache_rows_unpack_and_are_fixed_points),
         cmocka_unit_test(a_block_of_zeros_keeps_its_signs_and_the_smallest_scale),

@@ -198,13 +198,13 @@ static void every_set_decodes_every_code_exactly(void **state)
     float y[256];
     (void)state;
     for (int i = 0; i < 256; i++)
-        code[i] = (uint8_t)((i & 0x7f) == 0x7f ? 0 : i);
+        code[i] = (uint8_t)i;
     for (int i = 0; i < 16; i++)
         pairs[i] = (uint8_t)(i | (15 - i) << 4);
     for (int s = 0; s < n; s++) {
         set[s]->decode_fp8(code, y, 256);
-        for (int i = 0; i < 256; i++)
-            assert_int_equal(f32_bits(y[i]), f32_bits(e4m3_decode(code[i])));
+        for (int i = 0; i < 256; i++) /* a damaged weight must not pass for a number */
+            assert_true(isnan(e4m3_decode(code[i])) ? isnan(y[i]) : f32_bits(y[i]) == f32_bits(e4m3_decode(code[i])));
         set[s]->decode_fp4(pairs, y, 32);
         for (int i = 0; i < 32; i++)
             assert_int_equal(f32_bits(y[i]), f32_bits(e2m1_decode(e2m1_at(pairs, i))));

@@ -47,11 +47,12 @@ static inline float V_SUM(V v)
 
 static inline void decode32_fp8(const uint8_t *p, V d[4])
 {
-    const __m256i magnitude = _mm256_set1_epi16(0x7f), sign = _mm256_set1_epi16(0x80);
+    const __m256i magnitude = _mm256_set1_epi16(0x7f), sign = _mm256_set1_epi16(0x80), no_number = _mm256_set1_epi16(0x7c00);
     for (int i = 0; i < 2; i++) {
         __m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(p + 16 * i)));
-        __m256i h = _mm256_or_si256(_mm256_slli_epi16(_mm256_and_si256(x, magnitude), 7),
-                                    _mm256_slli_epi16(_mm256_and_si256(x, sign), 8));
+        __m256i m = _mm256_and_si256(x, magnitude);
+        __m256i h = _mm256_or_si256(_mm256_slli_epi16(m, 7), _mm256_slli_epi16(_mm256_and_si256(x, sign), 8));
+        h = _mm256_or_si256(h, _mm256_and_si256(_mm256_cmpeq_epi16(m, magnitude), no_number));
         d[2 * i] = _mm256_cvtph_ps(_mm256_castsi256_si128(h));
         d[2 * i + 1] = _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1));
     }

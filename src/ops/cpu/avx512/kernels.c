@@ -49,8 +49,10 @@ static inline float V_SUM(V v)
 static inline void decode32_fp8(const uint8_t *p, V d[2])
 {
     __m512i x = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)p));
-    __m512i h = _mm512_or_si512(_mm512_slli_epi16(_mm512_and_si512(x, _mm512_set1_epi16(0x7f)), 7),
-                                _mm512_slli_epi16(_mm512_and_si512(x, _mm512_set1_epi16(0x80)), 8));
+    const __m512i magnitude = _mm512_set1_epi16(0x7f), sign = _mm512_set1_epi16(0x80), no_number = _mm512_set1_epi16(0x7c00);
+    __m512i m = _mm512_and_si512(x, magnitude);
+    __m512i h = _mm512_or_si512(_mm512_slli_epi16(m, 7), _mm512_slli_epi16(_mm512_and_si512(x, sign), 8));
+    h = _mm512_or_si512(h, _mm512_maskz_mov_epi16(_mm512_cmpeq_epi16_mask(m, magnitude), no_number));
     d[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(h));
     d[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1));
 }

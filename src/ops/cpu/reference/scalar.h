@@ -12,8 +12,8 @@ static inline float sigmoid(float x) { return (float)(1.0 / (1.0 + exp(-(double)
 static inline float swiglu(float g, float u, float limit)
 {
     if (limit > 0) {
-        u = fminf(fmaxf(u, -limit), limit);
-        g = fminf(g, limit);
+        u = u < -limit ? -limit : u > limit ? limit : u; /* a NaN passes */
+        g = g > limit ? limit : g;
     }
     return g * sigmoid(g) * u;
 }
