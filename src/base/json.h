@@ -63,7 +63,7 @@ qr_status json_scan(const char *data, size_t size, const char *name, const struc
 /* Writing. Every call appends to one growing buffer; what goes wrong is remembered and reported by json_finish: no
  * memory (QR_NO_MEMORY); a string that is not UTF-8, a number that is not finite, nesting beyond 127, calls out of
  * order (QR_BAD_ARGUMENT). Numbers written by json_w_double use the shortest text that reads back equal. `json_w_raw`
- * inserts JSON text as is. */
+ * inserts JSON text as is. The text of json_w_string_n may be NULL when it has no bytes. */
 struct json_writer;
 struct json_writer *json_writer_open(bool pretty); /* NULL without memory */
 void json_w_object(struct json_writer *w);
@@ -81,6 +81,15 @@ void json_w_null(struct json_writer *w);
 void json_w_raw(struct json_writer *w, const char *text, size_t length);
 /* Any parsed value as it was read: number text and key order kept. */
 void json_w_value(struct json_writer *w, const struct json *value);
+/* A member of the open object: its key and its value. What JSON cannot say is null: a string that is NULL, a number
+ * that is not finite. */
+void json_w_member_string(struct json_writer *w, const char *key, const char *text);
+void json_w_member_string_n(struct json_writer *w, const char *key, const char *text, size_t length);
+void json_w_member_int(struct json_writer *w, const char *key, int64_t value);
+void json_w_member_uint(struct json_writer *w, const char *key, uint64_t value);
+void json_w_member_number(struct json_writer *w, const char *key, double value);
+void json_w_member_bool(struct json_writer *w, const char *key, bool value);
+void json_w_member_null(struct json_writer *w, const char *key);
 /* The text so far, NUL-terminated, owned by the writer until json_writer_close. */
 qr_status json_finish(struct json_writer *w, const char **text, size_t *length, qr_error *err);
 /* Empties the writer for the next line. */

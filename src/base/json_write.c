@@ -107,7 +107,7 @@ void json_w_string_n(struct json_writer *w, const char *text, size_t length)
 {
     if (utf8_valid_prefix(text, length) != length)
         note(w, "a string is not UTF-8");
-    check(w, yajl_gen_string(w->yajl, (const unsigned char *)text, length));
+    check(w, yajl_gen_string(w->yajl, (const unsigned char *)(text ? text : ""), length));
 }
 
 void json_w_int(struct json_writer *w, int64_t value) { check(w, yajl_gen_integer(w->yajl, value)); }
@@ -190,6 +190,54 @@ void json_w_value(struct json_writer *w, const struct json *value)
         json_w_end_object(w);
         break;
     }
+}
+
+void json_w_member_string(struct json_writer *w, const char *key, const char *text)
+{
+    json_w_key(w, key);
+    if (text)
+        json_w_string(w, text);
+    else
+        json_w_null(w);
+}
+
+void json_w_member_string_n(struct json_writer *w, const char *key, const char *text, size_t length)
+{
+    json_w_key(w, key);
+    json_w_string_n(w, text, length);
+}
+
+void json_w_member_int(struct json_writer *w, const char *key, int64_t value)
+{
+    json_w_key(w, key);
+    json_w_int(w, value);
+}
+
+void json_w_member_uint(struct json_writer *w, const char *key, uint64_t value)
+{
+    json_w_key(w, key);
+    json_w_uint(w, value);
+}
+
+void json_w_member_number(struct json_writer *w, const char *key, double value)
+{
+    json_w_key(w, key);
+    if (isfinite(value))
+        json_w_double(w, value);
+    else
+        json_w_null(w);
+}
+
+void json_w_member_bool(struct json_writer *w, const char *key, bool value)
+{
+    json_w_key(w, key);
+    json_w_bool(w, value);
+}
+
+void json_w_member_null(struct json_writer *w, const char *key)
+{
+    json_w_key(w, key);
+    json_w_null(w);
 }
 
 qr_status json_finish(struct json_writer *w, const char **text, size_t *length, qr_error *err)

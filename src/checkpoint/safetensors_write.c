@@ -142,8 +142,7 @@ static void write_tensor(struct json_writer *json, const struct tensor_view *vie
 {
     json_w_key(json, view->name);
     json_w_object(json);
-    json_w_key(json, "dtype");
-    json_w_string(json, dtype_name(view->dtype));
+    json_w_member_string(json, "dtype", dtype_name(view->dtype));
     json_w_key(json, "shape");
     json_w_array(json);
     for (int32_t d = 0; d < view->rank; d++)
@@ -163,10 +162,8 @@ static void write_header(const struct safetensors_writer *w, struct json_writer 
     if (w->metadata_count) {
         json_w_key(json, "__metadata__");
         json_w_object(json);
-        for (size_t i = 0; i < w->metadata_count; i++) {
-            json_w_key(json, w->metadata[i].key);
-            json_w_string(json, w->metadata[i].value);
-        }
+        for (size_t i = 0; i < w->metadata_count; i++)
+            json_w_member_string(json, w->metadata[i].key, w->metadata[i].value);
         json_w_end_object(json);
     }
     for (size_t size = 8; size; size /= 2)

@@ -11,10 +11,8 @@ qr_status chat_turn_write(struct json_writer *w, const struct chat_turn *turn, q
     if (valid < length)
         return qr_fail(err, QR_BAD_REQUEST, "the %s message is no UTF-8 at byte %zu", turn->role, valid);
     json_w_object(w);
-    json_w_key(w, "role");
-    json_w_string(w, turn->role);
-    json_w_key(w, "content");
-    json_w_string(w, turn->text);
+    json_w_member_string(w, "role", turn->role);
+    json_w_member_string(w, "content", turn->text);
     json_w_end_object(w);
     return QR_OK;
 }
@@ -25,13 +23,10 @@ static void write_think(struct json_writer *w, const char *think)
     const bool off = strcmp(think, "off") == 0;
     json_w_key(w, "thinking");
     json_w_object(w);
-    json_w_key(w, "type");
-    json_w_string(w, off ? "disabled" : "enabled");
+    json_w_member_string(w, "type", off ? "disabled" : "enabled");
     json_w_end_object(w);
-    if (!off) {
-        json_w_key(w, "reasoning_effort");
-        json_w_string(w, think);
-    }
+    if (!off)
+        json_w_member_string(w, "reasoning_effort", think);
 }
 
 /* JSON text from a file goes in as a value of its own, so that a broken one cannot break the rest. */
@@ -51,12 +46,10 @@ static qr_status write_schema(struct json_writer *w, const char *schema, qr_erro
 {
     json_w_key(w, "response_format");
     json_w_object(w);
-    json_w_key(w, "type");
-    json_w_string(w, "json_schema");
+    json_w_member_string(w, "type", "json_schema");
     json_w_key(w, "json_schema");
     json_w_object(w);
-    json_w_key(w, "name");
-    json_w_string(w, "answer");
+    json_w_member_string(w, "name", "answer");
     qr_status st = write_text(w, "schema", schema, err);
     json_w_end_object(w);
     json_w_end_object(w);

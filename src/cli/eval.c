@@ -93,36 +93,23 @@ static qr_status score_text(struct loaded *l, const qr_tokens *tokens, struct ta
     return st;
 }
 
-/* JSON has no infinity: what is none of its numbers is null. */
-static void write_number(struct json_writer *w, const char *key, double value)
-{
-    json_w_key(w, key);
-    if (isfinite(value))
-        json_w_double(w, value);
-    else
-        json_w_null(w);
-}
-
 /* The members of an object: the sums, and the buckets that hold something. */
 static void write_tally(struct json_writer *w, const struct tally *t)
 {
     const double mean = t->count ? t->total / (double)t->count : 0;
-    json_w_key(w, "tokens");
-    json_w_int(w, t->count);
-    write_number(w, "nll", t->total);
-    write_number(w, "mean_nll", mean);
-    write_number(w, "perplexity", exp(mean));
+    json_w_member_int(w, "tokens", t->count);
+    json_w_member_number(w, "nll", t->total);
+    json_w_member_number(w, "mean_nll", mean);
+    json_w_member_number(w, "perplexity", exp(mean));
     json_w_key(w, "buckets");
     json_w_array(w);
     for (int b = 0; b < BUCKETS; b++) {
         if (!t->tokens[b])
             continue;
         json_w_object(w);
-        json_w_key(w, "from");
-        json_w_int(w, 1LL << b);
-        json_w_key(w, "tokens");
-        json_w_int(w, t->tokens[b]);
-        write_number(w, "mean_nll", t->nll[b] / (double)t->tokens[b]);
+        json_w_member_int(w, "from", 1LL << b);
+        json_w_member_int(w, "tokens", t->tokens[b]);
+        json_w_member_number(w, "mean_nll", t->nll[b] / (double)t->tokens[b]);
         json_w_end_object(w);
     }
     json_w_end_array(w);
@@ -233,10 +220,8 @@ static qr_status score_line(struct loaded *l, const struct json *line, struct js
         sum -= out[i - from];
     }
     if (st == QR_OK) {
-        json_w_key(w, "n");
-        json_w_uint(w, count - from);
-        json_w_key(w, "nll");
-        json_w_double(w, sum);
+        json_w_member_uint(w, "n", count - from);
+        json_w_member_number(w, "nll", sum);
         json_w_key(w, "logprobs");
         json_w_array(w);
         for (size_t i = from; i < count; i++)
@@ -272,8 +257,7 @@ static void answer_line(struct answers *a, const struct json *line, uint64_t num
     if (read == QR_OK)
         read = score_line(a->loaded, line, a->w, &a->tally, read_error);
     if (read != QR_OK) {
-        json_w_key(a->w, "error");
-        json_w_string(a->w, read_error->message);
+        json_w_member_string(a->w, "error", read_error->message);
         a->failed++;
     }
     json_w_end_object(a->w);
@@ -323,8 +307,7 @@ static qr_status eval_requests(struct loaded *l, const struct eval_options *o, q
         st = answer_lines(&a, file, o->requests, err);
     if (st == QR_OK && o->json) {
         json_w_end_array(a.w);
-        json_w_key(a.w, "failed");
-        json_w_int(a.w, a.failed);
+        json_w_member_int(a.w, "failed", a.failed);
         write_tally(a.w, &a.tally);
         json_w_end_object(a.w);
         st = print_line(a.w, err);

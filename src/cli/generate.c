@@ -204,8 +204,7 @@ static void write_item(struct json_writer *w, const struct item *item)
     json_w_key(w, "id");
     json_w_raw(w, item->id_text, item->id_length);
     if (item->error.status != QR_OK) {
-        json_w_key(w, "error");
-        json_w_string(w, item->error.message);
+        json_w_member_string(w, "error", item->error.message);
         json_w_end_object(w);
         return;
     }
@@ -214,20 +213,14 @@ static void write_item(struct json_writer *w, const struct item *item)
     for (size_t i = 0; i < item->tokens.count; i++)
         json_w_int(w, item->tokens.data[i]);
     json_w_end_array(w);
-    json_w_key(w, "text");
-    json_w_string_n(w, item->text.data ? item->text.data : "", item->text.length);
-    json_w_key(w, "finish_reason");
-    json_w_string(w, qr_finish_name(item->finish));
-    json_w_key(w, "cached_tokens");
-    json_w_int(w, item->usage.cached_tokens);
+    json_w_member_string_n(w, "text", item->text.data, item->text.length);
+    json_w_member_string(w, "finish_reason", qr_finish_name(item->finish));
+    json_w_member_int(w, "cached_tokens", item->usage.cached_tokens);
     json_w_key(w, "draft");
     json_w_object(w);
-    json_w_key(w, "steps");
-    json_w_int(w, item->usage.draft_steps);
-    json_w_key(w, "proposed");
-    json_w_int(w, item->usage.draft_proposed);
-    json_w_key(w, "accepted");
-    json_w_int(w, item->usage.draft_accepted);
+    json_w_member_int(w, "steps", item->usage.draft_steps);
+    json_w_member_int(w, "proposed", item->usage.draft_proposed);
+    json_w_member_int(w, "accepted", item->usage.draft_accepted);
     json_w_end_object(w);
     if (item->logprobs.length) {
         json_w_key(w, "logprobs");

@@ -89,22 +89,14 @@ static void print_json(const struct answer *a, uint64_t seed)
     if (!w)
         return;
     json_w_object(w);
-    json_w_key(w, "text");
-    json_w_string_n(w, a->text.data ? a->text.data : "", a->text.length);
-    json_w_key(w, "finish_reason");
-    json_w_string(w, qr_finish_name(a->finish));
-    json_w_key(w, "prompt_tokens");
-    json_w_int(w, a->usage.prompt_tokens);
-    json_w_key(w, "cached_tokens");
-    json_w_int(w, a->usage.cached_tokens);
-    json_w_key(w, "output_tokens");
-    json_w_int(w, a->usage.output_tokens);
-    json_w_key(w, "seconds_to_first_token");
-    json_w_double(w, a->usage.seconds_to_first_token);
-    json_w_key(w, "seconds");
-    json_w_double(w, a->usage.seconds);
-    json_w_key(w, "seed");
-    json_w_uint(w, seed);
+    json_w_member_string_n(w, "text", a->text.data, a->text.length);
+    json_w_member_string(w, "finish_reason", qr_finish_name(a->finish));
+    json_w_member_int(w, "prompt_tokens", a->usage.prompt_tokens);
+    json_w_member_int(w, "cached_tokens", a->usage.cached_tokens);
+    json_w_member_int(w, "output_tokens", a->usage.output_tokens);
+    json_w_member_number(w, "seconds_to_first_token", a->usage.seconds_to_first_token);
+    json_w_member_number(w, "seconds", a->usage.seconds);
+    json_w_member_uint(w, "seed", seed);
     json_w_end_object(w);
     if (json_finish(w, &text, &length, NULL) == QR_OK)
         printf("%s\n", text);

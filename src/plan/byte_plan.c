@@ -177,8 +177,7 @@ void byte_plan_json(const struct byte_plan *plan, struct json_writer *w)
     for (int kind = 0; kind < BYTES_KINDS; kind++) {
         json_w_key(w, kind_names[kind]);
         json_w_object(w);
-        json_w_key(w, "total");
-        json_w_int(w, byte_plan_total(plan, (enum byte_kind)kind));
+        json_w_member_int(w, "total", byte_plan_total(plan, (enum byte_kind)kind));
         json_w_key(w, "items");
         json_w_array(w);
         for (size_t i = 0; i < plan->count; i++) {
@@ -186,15 +185,11 @@ void byte_plan_json(const struct byte_plan *plan, struct json_writer *w)
             if ((int)item->kind != kind)
                 continue;
             json_w_object(w);
-            json_w_key(w, "name");
-            json_w_string(w, item->name);
-            json_w_key(w, "bytes");
-            json_w_int(w, item->bytes);
+            json_w_member_string(w, "name", item->name);
+            json_w_member_int(w, "bytes", item->bytes);
             if (item->count > 0) {
-                json_w_key(w, "count");
-                json_w_int(w, item->count);
-                json_w_key(w, "each");
-                json_w_int(w, item->each);
+                json_w_member_int(w, "count", item->count);
+                json_w_member_int(w, "each", item->each);
             }
             json_w_end_object(w);
         }

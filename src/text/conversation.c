@@ -44,15 +44,8 @@ static struct json_writer *open_message(const char *role)
     if (!w)
         return NULL;
     json_w_object(w);
-    json_w_key(w, "role");
-    json_w_string(w, role);
+    json_w_member_string(w, "role", role);
     return w;
-}
-
-static void write_text(struct json_writer *w, const char *key, const char *text, size_t length)
-{
-    json_w_key(w, key);
-    json_w_string_n(w, text ? text : "", length);
 }
 
 /* Takes over the JSON. */
@@ -83,7 +76,7 @@ qr_status conversation_set_system(struct conversation *c, const char *text, qr_e
         struct json_writer *w = open_message("system");
         if (!w)
             return no_memory(err);
-        write_text(w, "content", text, strlen(text));
+        json_w_member_string_n(w, "content", text, strlen(text));
         json_w_end_object(w);
         qr_status st = finish(w, &json, err);
         if (st != QR_OK)
@@ -99,7 +92,7 @@ qr_status conversation_add_user(struct conversation *c, const char *text, size_t
     struct json_writer *w = open_message("user");
     if (!w)
         return no_memory(err);
-    write_text(w, "content", text, length);
+    json_w_member_string_n(w, "content", text, length);
     return add(c, true, w, err);
 }
 
@@ -107,8 +100,7 @@ static void write_call_id(struct json_writer *w, const char *key, size_t call)
 {
     char id[32];
     snprintf(id, sizeof id, "call_%zu", call);
-    json_w_key(w, key);
-    json_w_string(w, id);
+    json_w_member_string(w, key, id);
 }
 
 static void write_calls(struct json_writer *w, const struct parsed_answer *answer, size_t first)
@@ -121,12 +113,11 @@ static void write_calls(struct json_writer *w, const struct parsed_answer *answe
             continue;
         json_w_object(w);
         write_call_id(w, "id", first++);
-        json_w_key(w, "type");
-        json_w_string(w, "function");
+        json_w_member_string(w, "type", "function");
         json_w_key(w, "function");
         json_w_object(w);
-        write_text(w, "name", call->name.data, call->name.length);
-        write_text(w, "arguments", call->arguments.data, call->arguments.length);
+        json_w_member_string_n(w, "name", call->name.data, call->name.length);
+        json_w_member_string_n(w, "arguments", call->arguments.data, call->arguments.length);
         json_w_end_object(w);
         json_w_end_object(w);
     }
@@ -141,9 +132,9 @@ qr_status conversation_add_answer(struct conversation *c, const struct parsed_an
     struct json_writer *w = open_message("assistant");
     if (!w)
         return no_memory(err);
-    write_text(w, "content", answer->content.data, answer->content.length);
+    json_w_member_string_n(w, "content", answer->content.data, answer->content.length);
     if (answer->reasoning.length)
-        write_text(w, "reasoning_content", answer->reasoning.data, answer->reasoning.length);
+        json_w_member_string_n(w, "reasoning_content", answer->reasoning.data, answer->reasoning.length);
     if (calls)
         write_calls(w, answer, c->calls);
     qr_status st = add(c, false, w, err);
@@ -158,7 +149,7 @@ qr_status conversation_add_result(struct conversation *c, size_t call, const cha
     if (!w)
         return no_memory(err);
     write_call_id(w, "tool_call_id", call);
-    write_text(w, "content", text, length);
+    json_w_member_string_n(w, "content", text, length);
     return add(c, false, w, err);
 }
 

@@ -36,8 +36,7 @@ static qr_status answer_one(qr_status st, struct json_document *doc, qr_error *l
         st = close_answer(w, &text, &length, line_error);
     if (st != QR_OK) {
         open_answer(w, json_get(line, "id"));
-        json_w_key(w, "error");
-        json_w_string(w, line_error->message);
+        json_w_member_string(w, "error", line_error->message);
         st = close_answer(w, &text, &length, err);
         if (st != QR_OK)
             return st;

@@ -1,6 +1,5 @@
 #include "tools/op_report.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -79,34 +78,19 @@ void report_text(const struct op_report *r)
 
 /* ---- JSON ---- */
 
-static void json_number(struct json_writer *w, const char *key, double value)
-{
-    json_w_key(w, key);
-    if (isfinite(value))
-        json_w_double(w, value);
-    else
-        json_w_null(w);
-}
-
-static void json_text(struct json_writer *w, const char *key, const char *value)
-{
-    json_w_key(w, key);
-    json_w_string(w, value);
-}
-
 static void json_arrays(struct json_writer *w, const char *key, const struct op_array *a)
 {
     json_w_key(w, key);
     json_w_array(w);
     for (; a->name; a++) {
         json_w_object(w);
-        json_text(w, "name", a->name);
-        json_text(w, "kind", kind_name(a));
-        json_text(w, "shape", a->shape);
+        json_w_member_string(w, "name", a->name);
+        json_w_member_string(w, "kind", kind_name(a));
+        json_w_member_string(w, "shape", a->shape);
         if (a->scales)
-            json_text(w, "scales", a->scales);
+            json_w_member_string(w, "scales", a->scales);
         if (a->tolerance)
-            json_text(w, "tolerance", a->tolerance);
+            json_w_member_string(w, "tolerance", a->tolerance);
         json_w_end_object(w);
     }
     json_w_end_array(w);
@@ -137,10 +121,9 @@ qr_status report_list_json(const struct op_harness *only, qr_error *err)
         if (only && h != only)
             continue;
         json_w_object(w);
-        json_text(w, "name", h->name);
-        json_text(w, "about", h->about);
-        json_w_key(w, "number");
-        json_w_int(w, h->number);
+        json_w_member_string(w, "name", h->name);
+        json_w_member_string(w, "about", h->about);
+        json_w_member_int(w, "number", h->number);
         json_arrays(w, "in", h->in);
         json_arrays(w, "out", h->out);
         json_w_end_object(w);
@@ -150,37 +133,30 @@ qr_status report_list_json(const struct op_harness *only, qr_error *err)
     return print_json(w, err);
 }
 
-static void json_count(struct json_writer *w, const char *key, int64_t value)
-{
-    json_w_key(w, key);
-    json_w_int(w, value);
-}
-
 static void json_verdict(struct json_writer *w, const struct op_verdict *v)
 {
     char comparator[96];
     json_w_object(w);
-    json_text(w, "name", v->name);
-    json_text(w, "comparator", tolerance_text(&v->tolerance, comparator, sizeof comparator));
-    json_count(w, "points", v->result.points);
-    json_count(w, "bad", v->result.bad);
-    json_count(w, "allowed", v->result.allowed);
-    json_number(w, "largest", v->result.largest);
-    json_w_key(w, "passed");
-    json_w_bool(w, v->result.passed);
+    json_w_member_string(w, "name", v->name);
+    json_w_member_string(w, "comparator", tolerance_text(&v->tolerance, comparator, sizeof comparator));
+    json_w_member_int(w, "points", v->result.points);
+    json_w_member_int(w, "bad", v->result.bad);
+    json_w_member_int(w, "allowed", v->result.allowed);
+    json_w_member_number(w, "largest", v->result.largest);
+    json_w_member_bool(w, "passed", v->result.passed);
     if (*v->why)
-        json_text(w, "why", v->why);
+        json_w_member_string(w, "why", v->why);
     json_w_end_object(w);
 }
 
 static void json_difference(struct json_writer *w, const struct op_difference *d)
 {
     json_w_object(w);
-    json_text(w, "name", d->name);
-    json_count(w, "points", d->points);
-    json_count(w, "different", d->different);
-    json_number(w, "largest", d->largest);
-    json_number(w, "relative", d->relative);
+    json_w_member_string(w, "name", d->name);
+    json_w_member_int(w, "points", d->points);
+    json_w_member_int(w, "different", d->different);
+    json_w_member_number(w, "largest", d->largest);
+    json_w_member_number(w, "relative", d->relative);
     json_w_end_object(w);
 }
 
@@ -188,11 +164,11 @@ static void json_time(struct json_writer *w, const struct op_report *r)
 {
     json_w_key(w, "time");
     json_w_object(w);
-    json_count(w, "calls", r->calls);
-    json_number(w, "median_seconds", r->median);
-    json_number(w, "least_seconds", r->least);
-    json_count(w, "bytes", r->bytes);
-    json_number(w, "bandwidth", r->bandwidth);
+    json_w_member_int(w, "calls", r->calls);
+    json_w_member_number(w, "median_seconds", r->median);
+    json_w_member_number(w, "least_seconds", r->least);
+    json_w_member_int(w, "bytes", r->bytes);
+    json_w_member_number(w, "bandwidth", r->bandwidth);
     json_w_end_object(w);
 }
 
@@ -202,9 +178,9 @@ qr_status report_json(const struct op_report *r, qr_error *err)
     if (!w)
         return qr_fail(err, QR_NO_MEMORY, "no memory for a report");
     json_w_object(w);
-    json_text(w, "op", r->run->harness->name);
-    json_text(w, "profile", profile_of(r->run));
-    json_text(w, "device", r->run->backend->name);
+    json_w_member_string(w, "op", r->run->harness->name);
+    json_w_member_string(w, "profile", profile_of(r->run));
+    json_w_member_string(w, "device", r->run->backend->name);
     if (r->verdict_count) {
         json_w_key(w, "outputs");
         json_w_array(w);
@@ -213,7 +189,7 @@ qr_status report_json(const struct op_report *r, qr_error *err)
         json_w_end_array(w);
     }
     if (r->against) {
-        json_text(w, "against", r->against);
+        json_w_member_string(w, "against", r->against);
         json_w_key(w, "differences");
         json_w_array(w);
         for (int32_t i = 0; i < r->difference_count; i++)

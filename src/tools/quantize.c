@@ -79,8 +79,7 @@ static void write_config(struct json_writer *w, const struct json *root)
             seen = true;
             json_w_key(w, "quantization_config");
             json_w_object(w);
-            json_w_key(w, "quant_method");
-            json_w_string(w, "w8a8-int8");
+            json_w_member_string(w, "quant_method", "w8a8-int8");
             json_w_end_object(w);
         } else {
             json_w_string_n(w, m->key, m->key_length);
@@ -211,8 +210,7 @@ static void end_stream(struct quantize *q, const char *name, struct stream *s)
 {
     char hex[SHA256_HEX];
     sha256_end(&s->hash, hex);
-    json_w_key(q->hashes, name);
-    json_w_string(q->hashes, hex);
+    json_w_member_string(q->hashes, name, hex);
 }
 
 static qr_status write_members(struct quantize *q, const struct w8a8_output *o, void *values, float *scales,

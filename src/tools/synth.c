@@ -173,8 +173,7 @@ static qr_status write_index(const struct synth *s, qr_error *err)
     json_w_object(w);
     json_w_key(w, "metadata");
     json_w_object(w);
-    json_w_key(w, "total_size");
-    json_w_int(w, s->bytes);
+    json_w_member_int(w, "total_size", s->bytes);
     json_w_end_object(w);
     json_w_key(w, "weight_map");
     json_w_object(w);
@@ -183,8 +182,7 @@ static qr_status write_index(const struct synth *s, qr_error *err)
         if (specs[i].optional)
             continue;
         shard_name(s, schema_shard(s->schema, i), file);
-        json_w_key(w, specs[i].name);
-        json_w_string(w, file);
+        json_w_member_string(w, specs[i].name, file);
     }
     json_w_end_object(w);
     json_w_end_object(w);

@@ -13,8 +13,7 @@ static qr_status write_whole(const struct detokenize *t, const struct tok_ids *i
     qr_status st = detok_all(t->tok, ids->data, ids->count, text, err);
     if (st != QR_OK)
         return st;
-    json_w_key(w, "text");
-    json_w_string_n(w, text->data ? text->data : "", text->length);
+    json_w_member_string_n(w, "text", text->data, text->length);
     return QR_OK;
 }
 
@@ -31,14 +30,13 @@ static qr_status write_stream(const struct detokenize *t, const struct tok_ids *
         buffer_clear(text);
         if ((st = detok_push(&d, ids->data[i], text, err)) != QR_OK)
             return st;
-        json_w_string_n(w, text->data ? text->data : "", text->length);
+        json_w_string_n(w, text->data, text->length);
     }
     json_w_end_array(w);
     buffer_clear(text);
     if ((st = detok_flush(&d, text, err)) != QR_OK)
         return st;
-    json_w_key(w, "flush");
-    json_w_string_n(w, text->data ? text->data : "", text->length);
+    json_w_member_string_n(w, "flush", text->data, text->length);
     return QR_OK;
 }
 

@@ -101,29 +101,22 @@ static qr_status read_question(const struct parse *t, const struct json *line, s
 
 /* ---- the answer ---- */
 
-static void write_text(struct json_writer *w, const char *key, const struct buffer *text)
-{
-    json_w_key(w, key);
-    json_w_string_n(w, text->data ? text->data : "", text->length);
-}
-
 static void write_answer(const struct parsed_answer *a, enum parser_finish finish, struct json_writer *w)
 {
-    write_text(w, "reasoning", &a->reasoning);
-    write_text(w, "content", &a->content);
+    json_w_member_string_n(w, "reasoning", a->reasoning.data, a->reasoning.length);
+    json_w_member_string_n(w, "content", a->content.data, a->content.length);
     json_w_key(w, "tool_calls");
     json_w_array(w);
     for (size_t i = 0; i < a->call_count; i++) {
         if (!a->calls[i].whole)
             continue;
         json_w_object(w);
-        write_text(w, "name", &a->calls[i].name);
-        write_text(w, "arguments", &a->calls[i].arguments);
+        json_w_member_string_n(w, "name", a->calls[i].name.data, a->calls[i].name.length);
+        json_w_member_string_n(w, "arguments", a->calls[i].arguments.data, a->calls[i].arguments.length);
         json_w_end_object(w);
     }
     json_w_end_array(w);
-    json_w_key(w, "finish_reason");
-    json_w_string(w, parser_finish_name(finish));
+    json_w_member_string(w, "finish_reason", parser_finish_name(finish));
 }
 
 static void write_deltas(const struct deltas *d, struct json_writer *w)
@@ -132,15 +125,11 @@ static void write_deltas(const struct deltas *d, struct json_writer *w)
     for (size_t i = 0; i < d->count; i++) {
         const struct delta *delta = &d->items[i];
         json_w_object(w);
-        json_w_key(w, "kind");
-        json_w_string(w, kinds[delta->kind]);
-        if (delta->kind > DELTA_CONTENT) {
-            json_w_key(w, "call");
-            json_w_uint(w, delta->call);
-        }
+        json_w_member_string(w, "kind", kinds[delta->kind]);
+        if (delta->kind > DELTA_CONTENT)
+            json_w_member_uint(w, "call", delta->call);
         if (delta->length > 0 || delta->kind < DELTA_CALL_END) {
-            json_w_key(w, delta->kind == DELTA_CALL ? "name" : "text");
-            json_w_string_n(w, deltas_text(d, delta), delta->length);
+            json_w_member_string_n(w, delta->kind == DELTA_CALL ? "name" : "text", deltas_text(d, delta), delta->length);
         }
         json_w_end_object(w);
     }

@@ -12,15 +12,11 @@ static qr_status write_prompt(const struct render *t, const struct chat *chat, s
     struct tok_ids ids = {0};
     qr_status st = prompt_ids(&chat->prompt, t->tok, &ids, err);
     if (st == QR_OK) {
-        json_w_key(w, "prompt");
-        json_w_string_n(w, chat->prompt.text.data, chat->prompt.text.length);
+        json_w_member_string_n(w, "prompt", chat->prompt.text.data, chat->prompt.text.length);
         text_write_ids(w, "ids", &ids);
-        json_w_key(w, "markup_tokens");
-        json_w_uint(w, prompt_markup_count(&chat->prompt));
-        json_w_key(w, "image_count");
-        json_w_uint(w, chat->image_count);
-        json_w_key(w, "start_state");
-        json_w_string(w, chat->start == CHAT_REASONING ? "reasoning" : "content");
+        json_w_member_uint(w, "markup_tokens", prompt_markup_count(&chat->prompt));
+        json_w_member_uint(w, "image_count", chat->image_count);
+        json_w_member_string(w, "start_state", chat->start == CHAT_REASONING ? "reasoning" : "content");
     }
     tok_ids_free(&ids);
     return st;

@@ -165,15 +165,11 @@ static qr_status stream(const struct json *line, struct json_writer *w, qr_error
     uint32_t word = stream_word(&s, (uint32_t)id);
     json_w_key(w, "word");
     write_word(w, word);
-    json_w_key(w, "uniform");
-    json_w_double(w, stream_uniform(word));
+    json_w_member_number(w, "uniform", stream_uniform(word));
     snprintf(hex, sizeof hex, "%.13a", stream_uniform(word));
-    json_w_key(w, "uniform_hex");
-    json_w_string(w, hex);
-    json_w_key(w, "gumbel");
-    json_w_double(w, stream_gumbel(word));
-    json_w_key(w, "exponential");
-    json_w_double(w, stream_exponential(word));
+    json_w_member_string(w, "uniform_hex", hex);
+    json_w_member_number(w, "gumbel", stream_gumbel(word));
+    json_w_member_number(w, "exponential", stream_exponential(word));
     return QR_OK;
 }
 
@@ -358,15 +354,12 @@ static qr_status chain(const struct json *line, struct json_writer *w, qr_error 
         struct sampling_row row = row_of(&s, logits);
         st = sampling_distribution(&s.params, &row, s.scratch, &d, err);
         if (st == QR_BAD_REQUEST) { /* the golden's answer, not a failure of the line */
-            json_w_key(w, "error");
-            json_w_string(w, "all masked");
+            json_w_member_string(w, "error", "all masked");
             st = QR_OK;
         } else if (st == QR_OK) {
             st = write_probs(&d, s.vocab, w, err);
-            if (s.params.temperature == 0) {
-                json_w_key(w, "greedy");
-                json_w_int(w, d.ids[0]);
-            }
+            if (s.params.temperature == 0)
+                json_w_member_int(w, "greedy", d.ids[0]);
         }
     }
     sampler_close(&s);
@@ -431,10 +424,8 @@ static qr_status draw(const struct json *line, struct json_writer *w, qr_error *
     if (st == QR_OK && range) {
         st = draw_range(line, &d, &noise, w, err);
     } else if (st == QR_OK) {
-        json_w_key(w, "token");
-        json_w_int(w, distribution_draw(&d, &noise));
-        json_w_key(w, "margin");
-        json_w_double(w, margin_of(&d, &noise));
+        json_w_member_int(w, "token", distribution_draw(&d, &noise));
+        json_w_member_number(w, "margin", margin_of(&d, &noise));
     }
     sampler_close(&s);
     qr_free(logits);
@@ -465,13 +456,10 @@ static void write_match(struct json_writer *w, const int32_t *drafts, int64_t n,
 {
     int32_t a = verify_match(drafts, (int32_t)n, tokens);
     sample_write_ids(w, "row_tokens", tokens, n + 1);
-    json_w_key(w, "accepted");
-    json_w_int(w, a);
+    json_w_member_int(w, "accepted", a);
     sample_write_ids(w, "emitted", tokens, a + 1); /* accepted drafts are their rows' tokens */
-    json_w_key(w, "new_cursor");
-    json_w_int(w, cursor + a + 1);
-    json_w_key(w, "new_anchor");
-    json_w_int(w, tokens[a]);
+    json_w_member_int(w, "new_cursor", cursor + a + 1);
+    json_w_member_int(w, "new_anchor", tokens[a]);
 }
 
 static qr_status match(const struct json *line, struct json_writer *w, qr_error *err)

@@ -133,8 +133,7 @@ static void write_verdict(struct keyed *k, int32_t a, double scale, struct json_
     for (int32_t i = 0; i < a; i++)
         k->emitted[i] = k->drafts[i];
     k->emitted[a] = distribution_draw(&d, &noise);
-    json_w_key(w, "accepted");
-    json_w_int(w, a);
+    json_w_member_int(w, "accepted", a);
     sample_write_doubles(w, "y_distribution", k->next, k->rows.vocab);
     sample_write_ids(w, "emitted", k->emitted, a + 1);
 }
@@ -328,10 +327,8 @@ static void write_emitted(struct law *l, int verifier, int32_t length, int64_t s
         int64_t longer = sequence * l->vocab + v;
         double probability = l->verifier[verifier].emitted[length + 1][longer];
         l->path[length] = (char)('0' + v);
-        if (probability > rounding) {
-            json_w_key(w, l->path);
-            json_w_double(w, probability);
-        }
+        if (probability > rounding)
+            json_w_member_number(w, l->path, probability);
         write_emitted(l, verifier, length + 1, longer, w);
         l->path[length] = '\0';
     }
@@ -349,8 +346,7 @@ static void write_law(struct law *l, int verifier, const char *key, struct json_
     write_emitted(l, verifier, 0, 0, w);
     json_w_end_object(w);
     sample_write_doubles(w, "accepted", l->verifier[verifier].accepted, l->n + 1);
-    json_w_key(w, "mean_accepted");
-    json_w_double(w, mean);
+    json_w_member_number(w, "mean_accepted", mean);
     json_w_end_object(w);
 }
 

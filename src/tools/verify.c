@@ -62,27 +62,6 @@ static void print_machine(const struct verify *v)
         printf("%s\n", v->faults.items[i]);
 }
 
-static void json_text(struct json_writer *w, const char *key, const char *value)
-{
-    json_w_key(w, key);
-    json_w_string(w, value);
-}
-
-static void json_count(struct json_writer *w, const char *key, int64_t value)
-{
-    json_w_key(w, key);
-    json_w_int(w, value);
-}
-
-static void json_number(struct json_writer *w, const char *key, double value)
-{
-    json_w_key(w, key);
-    if (value - value == 0)
-        json_w_double(w, value);
-    else
-        json_w_null(w); /* a NaN is no JSON */
-}
-
 static void json_findings(struct json_writer *w, const char *key, const struct findings *f)
 {
     json_w_key(w, key);
@@ -97,13 +76,13 @@ static void json_files(struct json_writer *w, const struct verify *v)
     const struct files_report *f = &v->files;
     json_w_key(w, "files");
     json_w_object(w);
-    json_count(w, "shards", f->shards);
-    json_count(w, "tensors", f->tensors);
-    json_count(w, "bytes", (int64_t)f->bytes);
-    json_count(w, "scales", f->scales);
-    json_count(w, "values_bytes", (int64_t)f->values_bytes);
-    json_count(w, "hashed_files", f->hashed_files);
-    json_count(w, "hashed_bytes", (int64_t)f->hashed_bytes);
+    json_w_member_int(w, "shards", f->shards);
+    json_w_member_int(w, "tensors", f->tensors);
+    json_w_member_int(w, "bytes", (int64_t)f->bytes);
+    json_w_member_int(w, "scales", f->scales);
+    json_w_member_int(w, "values_bytes", (int64_t)f->values_bytes);
+    json_w_member_int(w, "hashed_files", f->hashed_files);
+    json_w_member_int(w, "hashed_bytes", (int64_t)f->hashed_bytes);
     json_findings(w, "defects", &v->defects);
     json_w_end_object(w);
 }
@@ -112,29 +91,27 @@ static void json_tokens(struct json_writer *w, const struct tokens_report *t)
 {
     json_w_key(w, "tokens");
     json_w_object(w);
-    json_count(w, "prompt", t->prompt);
-    json_count(w, "count", t->tokens);
-    json_count(w, "differ", t->differ);
-    json_number(w, "margin", t->margin);
-    json_number(w, "largest", t->largest);
-    json_number(w, "mean", t->mean);
-    json_number(w, "seconds", t->device_seconds);
-    json_number(w, "reference_seconds", t->reference_seconds);
+    json_w_member_int(w, "prompt", t->prompt);
+    json_w_member_int(w, "count", t->tokens);
+    json_w_member_int(w, "differ", t->differ);
+    json_w_member_number(w, "margin", t->margin);
+    json_w_member_number(w, "largest", t->largest);
+    json_w_member_number(w, "mean", t->mean);
+    json_w_member_number(w, "seconds", t->device_seconds);
+    json_w_member_number(w, "reference_seconds", t->reference_seconds);
     json_w_key(w, "layers");
     json_w_array(w);
     for (int32_t i = 0; i < t->layers; i++) {
         json_w_object(w);
-        json_number(w, "equal", t->layer[i].equal);
-        json_number(w, "mean", t->layer[i].mean);
-        json_number(w, "largest", t->layer[i].largest);
-        json_number(w, "median", t->layer[i].median);
-        json_w_key(w, "passed");
-        json_w_bool(w, !t->layer[i].failed);
+        json_w_member_number(w, "equal", t->layer[i].equal);
+        json_w_member_number(w, "mean", t->layer[i].mean);
+        json_w_member_number(w, "largest", t->layer[i].largest);
+        json_w_member_number(w, "median", t->layer[i].median);
+        json_w_member_bool(w, "passed", !t->layer[i].failed);
         json_w_end_object(w);
     }
     json_w_end_array(w);
-    json_w_key(w, "passed");
-    json_w_bool(w, !t->failed);
+    json_w_member_bool(w, "passed", !t->failed);
     json_w_end_object(w);
 }
 
@@ -142,9 +119,9 @@ static void json_machine(struct json_writer *w, const struct verify *v)
 {
     json_w_key(w, "machine");
     json_w_object(w);
-    json_text(w, "device", v->device);
-    json_text(w, "against", v->reference);
-    json_text(w, "profile", v->profile);
+    json_w_member_string(w, "device", v->device);
+    json_w_member_string(w, "against", v->reference);
+    json_w_member_string(w, "profile", v->profile);
     json_w_key(w, "operators");
     verify_table_json(&v->table, w);
     json_tokens(w, &v->tokens);
@@ -163,8 +140,7 @@ static qr_status print_json(const struct verify *v, bool sound, qr_error *err)
     json_files(w, v);
     if (v->ran)
         json_machine(w, v);
-    json_w_key(w, "ok");
-    json_w_bool(w, sound);
+    json_w_member_bool(w, "ok", sound);
     json_w_end_object(w);
     qr_status st = json_finish(w, &text, &length, err);
     if (st == QR_OK)

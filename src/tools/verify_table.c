@@ -78,48 +78,25 @@ void verify_table_print(const struct verify_table *t)
     }
 }
 
-static void json_text(struct json_writer *w, const char *key, const char *value)
-{
-    json_w_key(w, key);
-    json_w_string(w, value);
-}
-
-static void json_count(struct json_writer *w, const char *key, int64_t value)
-{
-    json_w_key(w, key);
-    json_w_int(w, value);
-}
-
-/* A NaN is no JSON number. */
-static void json_number(struct json_writer *w, const char *key, double value)
-{
-    json_w_key(w, key);
-    if (isfinite(value))
-        json_w_double(w, value);
-    else
-        json_w_null(w);
-}
-
 void verify_table_json(const struct verify_table *t, struct json_writer *w)
 {
     json_w_array(w);
     for (size_t i = 0; i < t->count; i++) {
         const struct verify_row *r = t->rows[i];
         json_w_object(w);
-        json_text(w, "operator", r->op);
-        json_text(w, "array", r->array);
-        json_text(w, "tolerance", r->tolerance);
-        json_count(w, "calls", r->calls);
-        json_count(w, "points", r->points);
-        json_count(w, "bad", r->bad);
-        json_number(w, "largest", r->largest);
-        json_number(w, "relative", r->relative);
+        json_w_member_string(w, "operator", r->op);
+        json_w_member_string(w, "array", r->array);
+        json_w_member_string(w, "tolerance", r->tolerance);
+        json_w_member_int(w, "calls", r->calls);
+        json_w_member_int(w, "points", r->points);
+        json_w_member_int(w, "bad", r->bad);
+        json_w_member_number(w, "largest", r->largest);
+        json_w_member_number(w, "relative", r->relative);
         if (r->timed) {
-            json_number(w, "seconds", r->seconds);
-            json_count(w, "bytes", r->bytes);
+            json_w_member_number(w, "seconds", r->seconds);
+            json_w_member_int(w, "bytes", r->bytes);
         }
-        json_w_key(w, "passed");
-        json_w_bool(w, !r->failed);
+        json_w_member_bool(w, "passed", !r->failed);
         json_w_end_object(w);
     }
     json_w_end_array(w);

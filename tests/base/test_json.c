@@ -304,6 +304,31 @@ static void what_is_written_reads_back(void **state)
     }
 }
 
+static void a_member_is_a_key_and_a_value_and_null_where_json_has_none(void **state)
+{
+    (void)state;
+    struct json_writer *w = json_writer_open(false);
+    const char *text;
+    size_t length;
+    json_w_object(w);
+    json_w_member_string(w, "s", "a\"b");
+    json_w_member_string(w, "no_s", NULL);
+    json_w_member_string_n(w, "n", "abc", 2);
+    json_w_member_string_n(w, "empty", NULL, 0);
+    json_w_member_int(w, "i", -7);
+    json_w_member_uint(w, "u", UINT64_MAX);
+    json_w_member_number(w, "d", 0.5);
+    json_w_member_number(w, "nan", NAN);
+    json_w_member_number(w, "inf", -INFINITY);
+    json_w_member_bool(w, "b", true);
+    json_w_member_null(w, "z");
+    json_w_end_object(w);
+    assert_int_equal(json_finish(w, &text, &length, NULL), QR_OK);
+    assert_string_equal(text, "{\"s\":\"a\\\"b\",\"no_s\":null,\"n\":\"ab\",\"empty\":\"\",\"i\":-7,"
+                              "\"u\":18446744073709551615,\"d\":0.5,\"nan\":null,\"inf\":null,\"b\":true,\"z\":null}");
+    json_writer_close(w);
+}
+
 static void one_writer_writes_line_after_line(void **state)
 {
     (void)state;
@@ -452,6 +477,7 @@ int main(void)
         cmocka_unit_test(doubles_are_finite_and_correctly_rounded),
         cmocka_unit_test(events_come_in_order_and_may_stop_the_scan),
         cmocka_unit_test(what_is_written_reads_back),
+        cmocka_unit_test(a_member_is_a_key_and_a_value_and_null_where_json_has_none),
         cmocka_unit_test(one_writer_writes_line_after_line),
         cmocka_unit_test(what_cannot_be_written_is_reported),
         cmocka_unit_test(doubles_are_written_shortest),
