@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "number/e4m3.h"
 #include "number/e8m0.h"
 
 /* "x.scale" of a weight that the folder holds dequantized: not needed then (v4-model.md 2.1 a). */
@@ -130,26 +131,6 @@ qr_status checkpoint_expect(const struct checkpoint *ck, const struct tensor_spe
     return QR_OK;
 }
 
-/* Whether one of `count` E4M3 codes is a NaN; a plain loop over few bytes is what a compiler makes wide. */
-enum { CODES_AT_ONCE = 256 };
-static bool has_nan_code(const uint8_t *codes)
-{
-    uint8_t hit = 0;
-    for (int i = 0; i < CODES_AT_ONCE; i++)
-        hit |= (codes[i] & 0x7F) == 0x7F;
-    return hit;
-}
-
-static int64_t first_nan_code(const uint8_t *codes, int64_t first, int64_t end)
-{
-    while (first + CODES_AT_ONCE <= end && !has_nan_code(codes + first))
-        first += CODES_AT_ONCE;
-    for (int64_t i = first; i < end; i++)
-        if ((codes[i] & 0x7F) == 0x7F)
-            return i;
-    return -1;
-}
-
 int64_t tensor_first_bad(const struct tensor_view *view, int64_t first, int64_t count)
 {
     const uint8_t *bytes = view->data, *hit;
@@ -161,7 +142,7 @@ int64_t tensor_first_bad(const struct tensor_view *view, int64_t first, int64_t 
         hit = memchr(bytes + first, E8M0_NAN, (size_t)count);
         return hit ? hit - bytes : -1;
     case DTYPE_F8_E4M3:
-        return first_nan_code(bytes, first, end);
+        return e4m3_first_nan(bytes, first, end);
     case DTYPE_BF16:
         for (int64_t i = first; i < end; i++)
             if ((halves[i] & 0x7F80) == 0x7F80)

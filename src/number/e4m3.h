@@ -29,4 +29,7 @@ static inline uint8_t e4m3_encode(float x)
     return sign | (uint8_t)((magnitude >> 20) - ((127 - 7) << 3));
 }
 
+/* The place of the first NaN among codes [first, end), or -1. */
+int64_t e4m3_first_nan(const uint8_t *codes, int64_t first, int64_t end);
+
 #endif

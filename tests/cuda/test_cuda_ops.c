@@ -557,6 +557,47 @@ static void selections_keep_a_row_and_stay_near_the_reference(void **state)
     check_case(&c);
 }
 
+static void a_code_that_is_no_number_is_refused_by_name_and_place(void **state)
+{
+    (void)state;
+    static uint8_t values[64 * 640], scales[2 * 20];
+    struct weight_spec spec = {.name = "layers.3.attn.wkv", .format = WEIGHT_FP8, .n = 64, .k = 640, .tile = 32,
+                               .values = values, .scales = scales};
+    struct weight *w;
+    qr_error err = {0};
+    memset(scales, 120, sizeof scales);
+    MUST(rig.gpu->prepare_weight(rig.gpu, &spec, &w, err));
+    rig.gpu->release_weight(rig.gpu, w);
+    values[63 * 640 + 639] = 0xFF;
+    assert_int_equal(rig.gpu->prepare_weight(rig.gpu, &spec, &w, &err), QR_BAD_FILE);
+    assert_non_null(strstr(err.message, "layers.3.attn.wkv: value [63][639] is the E4M3 code 0xFF (NaN)"));
+}
+
+static void a_nan_stays_one_through_the_quantizers(void **state)
+{
+    (void)state;
+    enum { COLS = 256 };
+    struct buffer *in = normal_bf16(ROWS * COLS, 1), *out = room(ROWS * COLS), *scale = room(ROWS * COLS / 32 * 4);
+    for (int row = 0; row < ROWS; row++)
+        ((uint16_t *)(void *)in->host)[row * COLS + row % COLS] = row % 2 ? 0x7FC0 : 0xFFC0;
+    send(in);
+    struct op_quantize op = {.rows = {.count = ROWS},
+                             .in = {.format = ACT_BF16, .cols = COLS, .codes = in->device},
+                             .out = {.format = ACT_Q8, .cols = COLS, .block = 32, .codes = out->device, .scales = scale->device}};
+    MUST(rig.gpu->quantize(rig.gpu, &op, err));
+    MUST(rig.gpu->download(rig.gpu, out->host, out->device, (int64_t)out->bytes, err));
+    MUST(rig.gpu->fence(rig.gpu, err));
+    for (int row = 0; row < ROWS; row++)
+        assert_int_equal(out->host[row * COLS + row % COLS] & 0x7F, 0x7F);
+    op.out.format = ACT_I8;
+    op.out.block = COLS;
+    MUST(rig.gpu->quantize(rig.gpu, &op, err));
+    MUST(rig.gpu->download(rig.gpu, scale->host, scale->device, (int64_t)scale->bytes, err));
+    MUST(rig.gpu->fence(rig.gpu, err));
+    for (int row = 0; row < ROWS; row++)
+        assert_true(isnan(((const float *)(const void *)scale->host)[row]));
+}
+
 /* ---- the rig ---- */
 
 static int open_rig(void **state)
@@ -633,6 +674,8 @@ int main(void)
         cmocka_unit_test_teardown(small_operators_keep_a_row_and_stay_near_the_reference, release_rig),
         cmocka_unit_test_teardown(attention_keeps_a_row_and_stays_near_the_reference, release_rig),
         cmocka_unit_test_teardown(selections_keep_a_row_and_stay_near_the_reference, release_rig),
+        cmocka_unit_test_teardown(a_code_that_is_no_number_is_refused_by_name_and_place, release_rig),
+        cmocka_unit_test_teardown(a_nan_stays_one_through_the_quantizers, release_rig),
     };
     return cmocka_run_group_tests(tests, open_rig, NULL);
 }

@@ -72,6 +72,24 @@ static void every_e4m3_code_has_its_value_and_comes_back(void **state)
     assert_true(e4m3_decode(0x7E) == 448.0f);
 }
 
+static void the_first_e4m3_nan_is_found_wherever_it_stands(void **state)
+{
+    (void)state;
+    static uint8_t codes[1000];
+    for (int i = 0; i < 1000; i++)
+        codes[i] = (uint8_t)(i % 127 | (i & 1) << 7);
+    assert_int_equal(e4m3_first_nan(codes, 0, 1000), -1);
+    for (int at = 0; at < 1000; at += at % 256 < 3 || at % 256 > 252 ? 1 : 50) {
+        uint8_t held = codes[at];
+        codes[at] = at & 1 ? 0xFF : 0x7F;
+        assert_int_equal(e4m3_first_nan(codes, 0, 1000), at);
+        assert_int_equal(e4m3_first_nan(codes, at, 1000), at);
+        assert_int_equal(e4m3_first_nan(codes, at + 1, 1000), -1);
+        assert_int_equal(e4m3_first_nan(codes, 0, at), -1);
+        codes[at] = held;
+    }
+}
+
 static void e4m3_rounds_to_nearest_even_and_saturates(void **state)
 {
     (void)state;
@@ -202,6 +220,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_e4m3_code_has_its_value_and_comes_back),
+        cmocka_unit_test(the_first_e4m3_nan_is_found_wherever_it_stands),
         cmocka_unit_test(e4m3_rounds_to_nearest_even_and_saturates),
         cmocka_unit_test(every_e2m1_code_has_its_value_and_rounding_is_nearest_even),
         cmocka_unit_test(packed_e2m1_holds_the_even_index_in_the_low_nibble),

@@ -79,24 +79,32 @@ static __device__ inline uint8_t e8m0_up(float t)
     return (uint8_t)(byte > 255 ? 255 : byte);
 }
 
+/* The larger of `largest` and |x|; a NaN is larger than every number, so that it is not lost on the way to a scale. */
+static __device__ inline float larger_magnitude(float largest, float x)
+{
+    return __uint_as_float(max(__float_as_uint(largest), __float_as_uint(x) & 0x7FFFFFFF));
+}
+/* A NaN stays one. */
+static __device__ inline float at_least(float largest, float floor) { return largest < floor ? floor : largest; }
+
 static __device__ inline uint8_t q8_scale(float largest)
 {
-    return e8m0_up(fmaxf(largest, 1e-4f) * 0x1.24924ap-9f); /* 1 / 448 as the reference holds it */
+    return e8m0_up(at_least(largest, 1e-4f) * 0x1.24924ap-9f); /* 1 / 448 as the reference holds it */
 }
 
 static __device__ inline uint8_t q4_e8m0_scale(float largest)
 {
-    return e8m0_up(fmaxf(largest, 6 * 0x1p-126f) * 0x1.555556p-3f); /* 1 / 6 */
+    return e8m0_up(at_least(largest, 6 * 0x1p-126f) * 0x1.555556p-3f); /* 1 / 6 */
 }
 
-static __device__ inline uint8_t q4_e4m3_scale(float largest) { return e4m3_code(fmaxf(largest, 6 * 0x1p-9f) / 6.0f); }
+static __device__ inline uint8_t q4_e4m3_scale(float largest) { return e4m3_code(at_least(largest, 6 * 0x1p-9f) / 6.0f); }
 
-static __device__ inline float int8_multiplier(float largest) { return 127.0f / fmaxf(largest, 1e-4f); }
+static __device__ inline float int8_multiplier(float largest) { return 127.0f / at_least(largest, 1e-4f); }
 
 static __device__ inline int8_t int8_code(float product)
 {
     float q = rintf(product);
-    return (int8_t)(q > 127.0f ? 127.0f : q < -127.0f ? -127.0f : q);
+    return (int8_t)(q > 127.0f ? 127.0f : q > -127.0f ? q : -127.0f); /* a NaN, whose scale is one too, is any code */
 }
 
 /* exp(x) rounded once, as the host's library gives it but for rare last bits. */
@@ -178,6 +186,13 @@ static __device__ inline float warp_max(float x)
     return x;
 }
 
+static __device__ inline float warp_largest(float magnitude)
+{
+    for (int o = WARP / 2; o > 0; o /= 2)
+        magnitude = larger_magnitude(magnitude, __shfl_xor_sync(ALL_LANES, magnitude, o));
+    return magnitude;
+}
+
 /* The sum over the block's threads, the same in every thread: a tree in each warp, then the warps in order. */
 static __device__ inline double block_sum(double x)
 {
@@ -213,8 +228,8 @@ static __device__ inline void quantize_row(const struct activation &a, int64_t r
         int64_t at = first + (int64_t)b * a.block;
         float largest = 0;
         for (int i = lane_of(); i < a.block; i += WARP)
-            largest = fmaxf(largest, fabsf(v[i]));
-        largest = warp_max(largest);
+            largest = larger_magnitude(largest, v[i]);
+        largest = warp_largest(largest);
         if (a.format == ACT_Q8) {
             uint8_t scale = q8_scale(largest);
             float s = e8m0_value(scale);

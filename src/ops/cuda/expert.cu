@@ -150,8 +150,8 @@ static __device__ struct visit visit_of(const struct expert_work &w, int64_t i)
 static __device__ float swiglu(float g, float u, float limit)
 {
     if (limit > 0) {
-        u = fminf(fmaxf(u, -limit), limit);
-        g = fminf(g, limit);
+        u = u < -limit ? -limit : u > limit ? limit : u; /* a NaN passes */
+        g = g > limit ? limit : g;
     }
     return g * sigmoid_of(g) * u;
 }
@@ -214,7 +214,7 @@ template <int TOKENS> struct up_work {
                     w.h[visit * w.inner + column] = bf16_bits(h);
                 continue;
             }
-            float s = e8m0_value(q8_scale(warp_max(fabsf(h)))); /* a warp holds the 32 columns of one visit */
+            float s = e8m0_value(q8_scale(warp_largest(fabsf(h)))); /* a warp holds the 32 columns of one visit */
             w.quantized[visit * w.h_width + column] = on_q8_grid(h, s);
         }
     }
@@ -229,8 +229,8 @@ static __global__ void quantize_h(struct expert_work w, int32_t block)
     for (int b = warp_of(); b < w.inner / block; b += warps_of()) {
         float largest = 0;
         for (int i = lane_of(); i < block; i += WARP)
-            largest = fmaxf(largest, fabsf(bf16_value(h[b * block + i])));
-        float s = e8m0_value(q8_scale(warp_max(largest)));
+            largest = larger_magnitude(largest, bf16_value(h[b * block + i]));
+        float s = e8m0_value(q8_scale(warp_largest(largest)));
         for (int i = lane_of(); i < block; i += WARP)
             to[b * block + i] = on_q8_grid(bf16_value(h[b * block + i]), s);
     }

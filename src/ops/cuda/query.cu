@@ -126,8 +126,8 @@ static __device__ void key_grid(const struct op_window_key &op, int64_t row, flo
     for (int b = warp_of(); b < n / block; b += warps_of()) {
         float largest = 0;
         for (int i = lane_of(); i < block; i += WARP)
-            largest = fmaxf(largest, fabsf(x[b * block + i]));
-        uint8_t scale = q8_scale(warp_max(largest));
+            largest = larger_magnitude(largest, x[b * block + i]);
+        uint8_t scale = q8_scale(warp_largest(largest));
         float s = e8m0_value(scale);
         for (int i = lane_of(); i < block; i += WARP) {
             int c = b * block + i;

@@ -62,15 +62,15 @@ static __device__ inline float block_largest(const float *x, int n)
 {
     float largest = 0;
     for (int i = lane_of(); i < n; i += WARP)
-        largest = fmaxf(largest, fabsf(x[i]));
-    return warp_max(largest);
+        largest = larger_magnitude(largest, x[i]);
+    return warp_largest(largest);
 }
 
 /* One power-of-two scale for a vector: the smallest that keeps every value within E4M3. */
 static __device__ inline float vector_fp8_scale(float largest)
 {
     float t = largest / 448.0f;
-    return t >= 0x1p-126f ? e8m0_value(e8m0_up(t)) : 0x1p-126f;
+    return t < 0x1p-126f ? 0x1p-126f : e8m0_value(e8m0_up(t));
 }
 
 /* Blocks first, first + stride, ... of the vector: warps or one warp share them out. The codes go to `to` where its

@@ -1,6 +1,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "number/e4m3.h"
 #include "number/e8m0.h"
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/record.h"
@@ -92,6 +93,16 @@ static qr_status check_scales(const struct weight_spec *s, int64_t rows, int64_t
     return QR_OK;
 }
 
+/* The matrix unit takes an E4M3 NaN for a number. */
+static qr_status check_codes(const struct weight_spec *s, qr_error *err)
+{
+    int64_t at = s->format == WEIGHT_FP8 ? e4m3_first_nan(s->values, 0, (int64_t)s->n * s->k) : -1;
+    if (at < 0)
+        return QR_OK;
+    return qr_fail(err, QR_BAD_FILE, "weight %s: value [%lld][%lld] is the E4M3 code 0x%02X (NaN), wanted a number", s->name,
+                   (long long)(at / s->k), (long long)(at % s->k), ((const uint8_t *)s->values)[at]);
+}
+
 static int64_t scale_bytes(const struct weight_spec *s, int64_t *rows, int64_t *cols)
 {
     int32_t block = scale_block(s);
@@ -164,6 +175,8 @@ qr_status cuda_prepare_weight(struct backend *b, const struct weight_spec *spec,
         return st;
     int64_t scales = scale_bytes(spec, &rows, &cols);
     if (cols > 0 && (st = check_scales(spec, rows, cols, &large, err)) != QR_OK)
+        return st;
+    if ((st = check_codes(spec, err)) != QR_OK)
         return st;
 
     size_t name_size = strlen(spec->name) + 1;
