@@ -25,6 +25,8 @@ struct description {
     const struct model_plan *plan;
     const struct checkpoint *checkpoint;
     const struct differences *differences;
+    int32_t token_ids;            /* of its tokenizer */
+    const char *tokenizer_defect; /* NULL: it is sound */
     const struct geometry *geometry;
     const struct byte_plan *bytes;
     int64_t cache_bytes;         /* given to both pools */

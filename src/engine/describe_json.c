@@ -94,6 +94,17 @@ static void put_tensors(const struct description *d, struct json_writer *w)
     json_w_end_object(w);
 }
 
+static void put_tokenizer(const struct description *d, struct json_writer *w)
+{
+    json_w_object(w);
+    json_w_member_bool(w, "sound", d->tokenizer_defect == NULL);
+    if (d->tokenizer_defect)
+        json_w_member_string(w, "defect", d->tokenizer_defect);
+    else
+        json_w_member_int(w, "ids", d->token_ids);
+    json_w_end_object(w);
+}
+
 static void put_cache(const struct description *d, struct json_writer *w)
 {
     const struct geometry *g = d->geometry;
@@ -128,6 +139,8 @@ void describe_json(const struct description *d, struct json_writer *w)
     json_w_end_array(w);
     json_w_key(w, "tensors");
     put_tensors(d, w);
+    json_w_key(w, "tokenizer");
+    put_tokenizer(d, w);
     json_w_key(w, "bytes");
     byte_plan_json(d->bytes, w);
     json_w_key(w, "cache");

@@ -97,6 +97,15 @@ static void put_tensors(const struct description *d, struct buffer *out)
     put_differences(d->differences, out);
 }
 
+static void put_tokenizer(const struct description *d, struct buffer *out)
+{
+    char ids[32];
+    if (d->tokenizer_defect)
+        buffer_printf(out, "tokenizer: %s\n", d->tokenizer_defect);
+    else
+        buffer_printf(out, "tokenizer: %s ids\n", number_grouped(d->token_ids, ids));
+}
+
 /* How many requests of each length run at once (runtime.md 2.10 step 6). */
 static void put_capacity(const struct description *d, struct buffer *out)
 {
@@ -137,5 +146,6 @@ void describe_text(const struct description *d, struct buffer *out)
     put_model(d, out);
     put_layers(d->plan, out);
     put_tensors(d, out);
+    put_tokenizer(d, out);
     put_bytes(d, out);
 }

@@ -14,6 +14,7 @@ struct inspection {
     struct engine_size size;
     struct byte_plan bytes;
     qr_error refusal;
+    qr_error tokenizer_defect;
 };
 
 static void plan_bytes(struct inspection *i)
@@ -76,6 +77,17 @@ static qr_status write_out(const struct description *d, bool json, qr_text *out,
     return text_from_buffer(&text, out, err);
 }
 
+/* A tokenizer that is missing or unfit is part of the description: everything else is known without it. */
+static qr_status look_at_tokenizer(struct inspection *i, qr_error *err)
+{
+    qr_model *m = i->model;
+    qr_error *why = &i->tokenizer_defect;
+    qr_status st = model_tokenizer_open(m->dir, &m->config, &m->log, &m->tokenizer, why);
+    if (st == QR_OK)
+        st = model_map_make(m->dir, &m->config, m->tokenizer, &m->map, why);
+    return st == QR_NO_MEMORY ? qr_fail(err, st, "%s", why->message) : QR_OK;
+}
+
 /* What does not fit is part of the description; what breaks a rule is a failure. */
 static qr_status size_up(struct inspection *i, const qr_engine_options *engine, qr_error *err)
 {
@@ -96,6 +108,8 @@ static qr_status inspect(struct inspection *i, const char *dir, const qr_model_o
     if (st == QR_OK)
         st = differences_find(i->model->checkpoint, i->schema, &i->differences, err);
     if (st == QR_OK)
+        st = look_at_tokenizer(i, err);
+    if (st == QR_OK)
         st = size_up(i, engine, err);
     if (st != QR_OK)
         return st;
@@ -104,6 +118,8 @@ static qr_status inspect(struct inspection *i, const char *dir, const qr_model_o
                             .plan = &i->model->plan,
                             .checkpoint = i->model->checkpoint,
                             .differences = &i->differences,
+                            .token_ids = i->model->tokenizer ? tok_count(i->model->tokenizer) : 0,
+                            .tokenizer_defect = i->tokenizer_defect.status != QR_OK ? i->tokenizer_defect.message : NULL,
                             .geometry = &i->size.geometry,
                             .bytes = &i->bytes,
                             .cache_bytes = i->size.cache_bytes,

@@ -129,24 +129,40 @@ static qr_status open_files(qr_model *model, qr_error *err)
     return model_say_progress(model, QR_PHASE_FILES, bytes, bytes, err);
 }
 
+qr_status model_tokenizer_open(const char *dir, const struct qr_config *config, const struct qr_log *log,
+                               struct tokenizer **out, qr_error *err)
+{
+    TRY(tok_open(dir, log, out, err));
+    const int32_t count = tok_count(*out);
+    if (count <= config->vocab_size)
+        return QR_OK;
+    tok_close(*out);
+    *out = NULL;
+    return qr_fail(err, QR_BAD_FILE, "%s/tokenizer.json: ids up to %d, config vocab_size is %d", dir, count - 1,
+                   config->vocab_size);
+}
+
+qr_status model_map_make(const char *dir, const struct qr_config *config, const struct tokenizer *tok,
+                         struct token_map *out, qr_error *err)
+{
+    if (config->n_engram == 0)
+        return QR_OK;
+    TRY(token_map_build(tok, out, err));
+    if (out->keys == config->engram_compressed_vocab_size)
+        return QR_OK;
+    return qr_fail(err, QR_BAD_FILE, "%s: the tokenizer's compressed map has %d keys, engram_compressed_vocab_size is %d",
+                   dir, out->keys, config->engram_compressed_vocab_size);
+}
+
 static qr_status open_tokenizer(qr_model *model, qr_error *err)
 {
-    qr_status st = tok_open(model->dir, &model->log, &model->tokenizer, err);
-    if (st == QR_OK && tok_count(model->tokenizer) > model->config.vocab_size)
-        st = qr_fail(err, QR_BAD_FILE, "%s/tokenizer.json: ids up to %d, config vocab_size is %d", model->dir,
-                     tok_count(model->tokenizer) - 1, model->config.vocab_size);
-    return st == QR_OK ? tok_ban_list(model->tokenizer, &model->banned, err) : st;
+    TRY(model_tokenizer_open(model->dir, &model->config, &model->log, &model->tokenizer, err));
+    return tok_ban_list(model->tokenizer, &model->banned, err);
 }
 
 static qr_status open_map(qr_model *model, qr_error *err)
 {
-    if (model->config.n_engram == 0)
-        return QR_OK;
-    qr_status st = token_map_build(model->tokenizer, &model->map, err);
-    if (st == QR_OK && model->map.keys != model->config.engram_compressed_vocab_size)
-        st = qr_fail(err, QR_BAD_FILE, "%s: the tokenizer's compressed map has %d keys, engram_compressed_vocab_size is %d",
-                     model->dir, model->map.keys, model->config.engram_compressed_vocab_size);
-    return st;
+    return model_map_make(model->dir, &model->config, model->tokenizer, &model->map, err);
 }
 
 static qr_status open_text(qr_model *model, qr_error *err)

@@ -29,6 +29,15 @@ struct qr_model {
 /* What qr_model_open does, without the tokenizer when `text` is false (sizes need none). */
 qr_status model_open_parts(const char *dir, const qr_model_options *given, bool text, qr_model **out, qr_error *err);
 
+/* The tokenizer of a folder, with no more ids than the config's vocabulary. Close with tok_close. */
+qr_status model_tokenizer_open(const char *dir, const struct qr_config *config, const struct qr_log *log,
+                               struct tokenizer **out, qr_error *err);
+
+/* Its compressed token map, with as many keys as the config says; leaves `out` as it is where the config has no Engram
+ * layers. Free with token_map_free, after a failure too. */
+qr_status model_map_make(const char *dir, const struct qr_config *config, const struct tokenizer *tok,
+                         struct token_map *out, qr_error *err);
+
 /* Tells the caller how far a phase is; QR_CANCELLED when it wants to stop. */
 qr_status model_say_progress(const qr_model *model, qr_phase phase, uint64_t done, uint64_t total, qr_error *err);
 

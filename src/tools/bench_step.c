@@ -8,6 +8,7 @@
 #include "run/forward.h"
 #include "tools/bench.h"
 #include "tools/open_device.h"
+#include "tools/open_map.h"
 
 /* What a layer's time is booked under: its attention by kind, its experts, and what is outside the layers. */
 enum kind { KIND_WINDOW, KIND_FULL, KIND_REINDEX, KIND_REUSE, KIND_CSA, KIND_HCA, KIND_EXPERTS, KIND_HEAD, KIND_MTP, KINDS };
@@ -255,18 +256,8 @@ static qr_status open_all(struct bench *b, qr_error *err)
         return qr_fail(err, QR_BAD_ARGUMENT, "--rows %d: this model verifies at most %d rows of a request at once", o->rows,
                        g.draft_width + 1);
     st = geometry_make(&b->plan, &g, &b->geometry, err);
-    if (st == QR_OK && b->config.n_engram > 0)
-        st = b->config.engram_compressed_vocab_size == b->config.vocab_size
-                 ? token_map_identity(b->config.vocab_size, &b->map, err)
-                 : QR_OK;
-    if (st == QR_OK && b->config.n_engram > 0 && !b->map.number) {
-        struct tokenizer *tok;
-        st = tok_open_ids(o->model.model, &b->log, &tok, err);
-        if (st == QR_OK) {
-            st = token_map_build(tok, &b->map, err);
-            tok_close(tok);
-        }
-    }
+    if (st == QR_OK)
+        st = open_token_map(o->model.model, &b->config, &b->log, &b->map, err);
     if (st == QR_OK)
         st = open_device(o->model.device, o->model.threads, &b->log, &b->backend, err);
     if (st != QR_OK)

@@ -23,7 +23,7 @@ qr_status open_token_map(const char *dir, const struct qr_config *config, const 
     int there = folder_has_tokenizer(dir);
     if (there < 0)
         return qr_fail(err, QR_NO_MEMORY, "no memory for a path");
-    if (!there)
+    if (!there && config->engram_compressed_vocab_size == config->vocab_size)
         return token_map_identity(config->vocab_size, out, err);
     TRY(tok_open_ids(dir, log, &tok, err));
     qr_status st = token_map_build(tok, out, err);

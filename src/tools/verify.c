@@ -248,7 +248,7 @@ int tool_verify(int argc, char **argv)
     };
     struct command_line line = {.command = "verify",
                                 .synopsis = "--model DIR [--checksums FILE] [OPTION...]",
-                                .about = "Checks a model's files: every header, every scale, every value that could be no number, and with a "
+                                .about = "Checks a model's files: config, tokenizer, every header, every scale, every value that could be no number, and with a "
                                          "list of checksums every byte. Then this build on this machine against the reference path: every "
                                          "operator at the model's shapes, and 64 tokens. Names every defect.",
                                 .options = options};

@@ -5,6 +5,8 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "checkpoint/checkpoint_check.h"
+#include "checkpoint/generation_config.h"
+#include "engine/model.h"
 #include "model/route_table.h"
 #include "plan/schema.h"
 #include "plan/settle.h"
@@ -307,6 +309,26 @@ static void check_hash_tables(struct survey *s)
     }
 }
 
+/* ---- text ---- */
+
+/* What `quire run` reads beside the weights; without a config nothing is known of the ids that may be named. */
+static qr_status check_text(struct survey *s, qr_error *err)
+{
+    struct generation_config generation;
+    struct tokenizer *tok = NULL;
+    struct token_map map = {0};
+    qr_error why = {0};
+    qr_status st = generation_config_read(s->dir, s->configured ? s->config.vocab_size : INT32_MAX, &generation, &why);
+    TRY(note(s, st, &why, err));
+    why = (qr_error){0};
+    st = s->configured ? model_tokenizer_open(s->dir, &s->config, NULL, &tok, &why) : tok_open(s->dir, NULL, &tok, &why);
+    if (st == QR_OK && s->configured)
+        st = model_map_make(s->dir, &s->config, tok, &map, &why);
+    token_map_free(&map);
+    tok_close(tok);
+    return note(s, st, &why, err);
+}
+
 qr_status verify_files(const char *dir, struct worker_pool *pool, bool quiet, struct files_report *out,
                        struct findings *found, qr_error *err)
 {
@@ -314,6 +336,8 @@ qr_status verify_files(const char *dir, struct worker_pool *pool, bool quiet, st
     qr_status st = read_config(&s, err);
     if (st == QR_OK)
         st = read_headers(&s, err);
+    if (st == QR_OK)
+        st = check_text(&s, err);
     if (st == QR_OK)
         st = read_values(&s, pool, quiet, err);
     if (st == QR_OK)

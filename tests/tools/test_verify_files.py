@@ -173,6 +173,64 @@ class Verify(unittest.TestCase):
         copy.write("config.json", config)
         self.expect(copy, ("E01",), status=3)
 
+    def test_a_tokenizer_that_run_refuses_is_a_defect(self):
+        copy = Copy(self, "tiny-v41")
+        whole = copy.read("tokenizer.json")
+        for broken, word in (("", "tokenizer.json"), ("{", "tokenizer.json"), ("{}", "tokenizer.json"), (None, "cannot open")):
+            if broken is None:
+                os.remove(copy.path("tokenizer.json"))
+            else:
+                with open(copy.path("tokenizer.json"), "w") as f:
+                    f.write(broken)
+            self.expect(copy, ("tokenizer.json", word))
+            status, out, err = quire("run", "--model", copy.dir, "hello")
+            self.assertEqual((status, out), (1, ""))
+            self.assertIn("tokenizer.json", err)
+        vocab = copy.read("config.json")["text_config"]["vocab_size"]
+        copy.write("tokenizer.json", {**whole, "added_tokens": [*whole["added_tokens"],
+                                                                {**whole["added_tokens"][-1], "id": vocab, "content": "<one more>"}]})
+        self.expect(copy, ("tokenizer.json", f"ids up to {vocab}"))
+        config = copy.read("config.json")
+        config["text_config"]["engram_compressed_vocab_size"] -= 1
+        copy.write("tokenizer.json", whole)
+        copy.write("config.json", config)
+        self.expect(copy, ("keys", "engram_compressed_vocab_size"))
+        os.remove(copy.path("config.json"))
+        os.remove(copy.path("tokenizer.json"))
+        self.expect(copy, ("config.json",), ("tokenizer.json", "cannot open"))
+
+    def test_a_generation_config_that_run_refuses_is_a_defect(self):
+        for model in ("tiny-v41", "tiny-v4"):
+            copy = Copy(self, model)
+            for broken in ("", "{", "[]", '{"temperature": 3}', '{"top_p": "x"}', '{"eos_token_id": 1000000000}'):
+                with open(copy.path("generation_config.json"), "w") as f:
+                    f.write(broken)
+                self.expect(copy, ("generation_config.json",))
+                self.assertEqual(quire("run", "--model", copy.dir, "hello")[0], 1)
+            os.remove(copy.path("generation_config.json"))
+            self.assertEqual(copy.verify(), (0, [], ""))  # none is needed
+
+    def test_whoever_needs_the_tokenizer_names_the_missing_file(self):
+        copy = Copy(self, "tiny-v41")
+        os.remove(copy.path("tokenizer.json"))
+        status, out, err = quire("verify", "--model", copy.dir)
+        self.assertEqual((status, err.count("\n")), (1, 1))
+        self.assertIn("tokenizer.json: cannot open", out)
+        tokens = os.path.join(copy.outside, "tokens.json")
+        with open(tokens, "w") as f:
+            f.write('{"tokens": [1, 2, 3]}')
+        status, out, err = quire("trace", "--model", copy.dir, "--tokens", tokens, "--out", tokens + ".safetensors")
+        self.assertEqual((status, err.count("\n")), (1, 1))
+        self.assertIn("tokenizer.json: cannot open", err)
+        self.assertFalse(os.path.exists(tokens + ".safetensors"))
+        status, out, err = quire("inspect", "--model", copy.dir)
+        self.assertEqual((status, err), (0, ""))
+        self.assertIn(f"tokenizer: {copy.path('tokenizer.json')}: cannot open", out)
+        status, out, err = quire("inspect", "--model", copy.dir, "--json")
+        self.assertIn("cannot open", json.loads(out)["tokenizer"]["defect"])
+        described = json.loads(quire("inspect", "--model", f"{MODELS}/tiny-v41", "--json")[1])["tokenizer"]
+        self.assertEqual(described, {"sound": True, "ids": 4096})
+
     def test_scales_of_an_int8_folder_are_finite(self):
         holder = tempfile.TemporaryDirectory()
         self.addCleanup(holder.cleanup)
