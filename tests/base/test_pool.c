@@ -202,8 +202,6 @@ static void with_fewer_processors_than_threads_nobody_is_pinned(void **state)
 static void no_memory_is_a_status(void **state)
 {
     (void)state;
-    if (!alloc_fault_supported())
-        skip();
     struct worker_pool *pool;
     alloc_fault_at(1, 0);
     assert_int_equal(pool_open(2, &pool, NULL), QR_NO_MEMORY);
@@ -221,7 +219,7 @@ int main(void)
         cmocka_unit_test(zero_threads_means_every_core),
         cmocka_unit_test(each_worker_has_a_processor_of_its_own_where_there_are_enough),
         cmocka_unit_test(with_fewer_processors_than_threads_nobody_is_pinned),
-        cmocka_unit_test(no_memory_is_a_status),
+        fault_test(no_memory_is_a_status),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -337,8 +337,6 @@ static void the_golden_models_open(void **state)
 static void every_allocation_may_fail(void **state)
 {
     (void)state;
-    if (!alloc_fault_supported())
-        skip();
     put_good_folder();
     int64_t live = alloc_live();
     bool done = false;
@@ -373,7 +371,7 @@ int main(void)
         cmocka_unit_test(all_differences_can_be_listed),
         cmocka_unit_test(values_that_no_weight_may_hold_are_found),
         cmocka_unit_test(the_golden_models_open),
-        cmocka_unit_test(every_allocation_may_fail),
+        fault_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

@@ -187,8 +187,6 @@ static void options_out_of_rule_are_refused(void **state)
 static void every_failed_allocation_is_a_status(void **state)
 {
     (void)state;
-    if (!alloc_fault_supported())
-        skip();
     int64_t live = alloc_live();
     for (int64_t n = 1;; n++) {
         qr_text text;
@@ -214,7 +212,7 @@ int main(void)
         cmocka_unit_test(what_is_missing_or_unexpected_is_named),
         cmocka_unit_test(what_does_not_fit_is_said_and_not_a_failure),
         cmocka_unit_test(options_out_of_rule_are_refused),
-        cmocka_unit_test(every_failed_allocation_is_a_status),
+        fault_test(every_failed_allocation_is_a_status),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -430,8 +430,6 @@ static void every_failed_allocation_is_a_status(void **state)
     struct model_plan plan = o.plan;
     ops_close(&o);
     assert_int_equal(open_reserve_prepare(&plan), QR_OK);
-    if (!alloc_fault_supported())
-        skip();
     int64_t live = alloc_live(), n = 0;
     qr_status st;
     do {
@@ -469,7 +467,7 @@ int main(void)
         cmocka_unit_test(gather_brings_listed_rows_together),
         cmocka_unit_test(a_scale_that_is_no_number_is_refused_by_name_and_index),
         cmocka_unit_test(impossible_weights_and_products_are_refused),
-        cmocka_unit_test(every_failed_allocation_is_a_status),
+        fault_test(every_failed_allocation_is_a_status),
         cmocka_unit_test(an_unknown_path_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

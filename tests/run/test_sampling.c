@@ -315,8 +315,6 @@ static void parameters_out_of_range_are_named(void **state)
 static void failing_allocations_are_statuses(void **state)
 {
     (void)state;
-    if (!alloc_fault_supported())
-        skip();
     int64_t live = alloc_live();
     for (int64_t n = 1; n <= 5; n++) {
         struct sampler_scratch *scratch;
@@ -343,7 +341,7 @@ int main(void)
         cmocka_unit_test(popped_drafts_leave_no_trace),
         cmocka_unit_test(rows_without_a_number_are_errors),
         cmocka_unit_test(parameters_out_of_range_are_named),
-        cmocka_unit_test(failing_allocations_are_statuses),
+        fault_test(failing_allocations_are_statuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
