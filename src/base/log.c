@@ -1,16 +1,17 @@
 #include "base/log.h"
 
 #include <stdarg.h>
-#include <stdio.h>
+
+#include "base/sentence.h"
 
 void qr_logf(const struct qr_log *log, enum qr_log_level level, const char *format, ...)
 {
-    char line[2000];
+    char line[SENTENCE_ROOM];
     va_list ap;
     if (!log || !log->write || level > log->level)
         return;
     va_start(ap, format);
-    vsnprintf(line, sizeof line, format, ap);
+    sentence_format(line, sizeof line, format, ap);
     va_end(ap);
     log->write(log->user, level, line);
 }

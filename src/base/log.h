@@ -4,7 +4,8 @@
 
 enum qr_log_level { QR_LOG_ERROR, QR_LOG_WARN, QR_LOG_INFO, QR_LOG_DEBUG };
 
-/* `write` may be called from any thread of the library. A NULL struct or a NULL `write` drops everything. */
+/* `write` may be called from any thread of the library. A NULL struct or a NULL `write` drops everything. A line
+ * is one line whatever it quotes (sentence.h). */
 struct qr_log {
     void (*write)(void *user, enum qr_log_level level, const char *line);
     void *user;

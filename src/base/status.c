@@ -1,10 +1,9 @@
 #include "base/status.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "base/utf8.h"
+#include "base/sentence.h"
 
 #define QR_STRING2(x) #x
 #define QR_STRING(x) QR_STRING2(x)
@@ -36,24 +35,14 @@ const char *qr_status_name(qr_status status)
     return names[status];
 }
 
-/* A message quotes what it was given: bytes that are no UTF-8, or a character that was cut, become question marks, so
- * that it can be written into JSON. */
-static void make_text(char *message)
-{
-    size_t n = strlen(message);
-    for (size_t i = 0; (i += utf8_valid_prefix(message + i, n - i)) < n; i++)
-        message[i] = '?';
-}
-
 qr_status qr_fail(qr_error *err, qr_status status, const char *format, ...)
 {
     if (err) {
         va_list ap;
         va_start(ap, format);
         err->status = status;
-        vsnprintf(err->message, sizeof err->message, format, ap);
+        sentence_format(err->message, sizeof err->message, format, ap);
         va_end(ap);
-        make_text(err->message);
     }
     return status;
 }
@@ -65,11 +54,12 @@ qr_status qr_fail_in(qr_error *err, qr_status status, const char *format, ...)
         va_list ap;
         memcpy(old, err->message, sizeof old);
         va_start(ap, format);
-        int n = vsnprintf(err->message, sizeof err->message, format, ap);
+        size_t n = sentence_format(err->message, sizeof err->message, format, ap);
         va_end(ap);
-        if (n >= 0 && (size_t)n + 2 < sizeof err->message)
-            snprintf(err->message + n, sizeof err->message - (size_t)n, ": %s", old);
-        make_text(err->message);
+        if (n + 2 < sizeof err->message) {
+            memcpy(err->message + n, ": ", 2);
+            sentence_quote(err->message + n + 2, sizeof err->message - n - 2, old, strlen(old));
+        }
         err->status = status;
     }
     return status;

@@ -6,7 +6,7 @@
 
 /* Records `status` and a formatted sentence in `err` (may be NULL) and returns `status`, so that a failing function
  * ends in `return qr_fail(err, QR_BAD_FILE, "%s: ...", path)`. A message already there is overwritten. The message is
- * UTF-8 whatever was quoted: other bytes become question marks. */
+ * one line of UTF-8 whatever was quoted (sentence.h). */
 qr_status qr_fail(qr_error *err, qr_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Puts "context: " in front of the message already in `err`; returns err's status. For callers that know the file or

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/sentence.h"
 #include "cli/nearest.h"
 
 static const struct option help_option = {.name = "help", .letter = 'h', .help = "print this and leave"};
@@ -19,12 +20,12 @@ static bool takes_value(const struct option *o) { return o->kind != OPTION_FLAG 
 
 int options_wrong(const struct command_line *line, const char *format, ...)
 {
+    char text[SENTENCE_ROOM];
     va_list ap;
-    fprintf(stderr, "quire %s: ", line->command);
     va_start(ap, format);
-    vfprintf(stderr, format, ap);
+    sentence_format(text, sizeof text, format, ap);
     va_end(ap);
-    fprintf(stderr, "\nTry 'quire %s --help'.\n", line->command);
+    fprintf(stderr, "quire %s: %s\nTry 'quire %s --help'.\n", line->command, text, line->command);
     return 2;
 }
 

@@ -1,12 +1,24 @@
 #include "engine/describe.h"
 
 #include <stdio.h>
+#include <string.h>
+
+#include "base/sentence.h"
+
+/* A name as the file has it, on one line. */
+static void put_name(const char *name, struct buffer *out)
+{
+    char shown[SENTENCE_ROOM];
+    buffer_append(out, shown, sentence_quote(shown, sizeof shown, name, strlen(name)));
+}
 
 static void put_model(const struct description *d, struct buffer *out)
 {
     const struct qr_config *c = &d->plan->config;
     char vocab[32], positions[32];
-    buffer_printf(out, "%s  %s\n", config_family_title(c), d->dir);
+    buffer_printf(out, "%s  ", config_family_title(c));
+    put_name(d->dir, out);
+    buffer_puts(out, "\n");
     buffer_printf(out, "  %d layers, hidden size %d, %d heads of %d, vocabulary %s, positions %s\n", (int)c->num_hidden_layers,
                   (int)c->hidden_size, (int)c->num_attention_heads, (int)c->head_dim,
                   number_grouped(c->vocab_size, vocab), number_grouped(c->max_position_embeddings, positions));
@@ -58,7 +70,8 @@ static void put_difference(const struct differences *d, enum mismatch kind, int3
     const struct tensor_spec *spec = d->shown[kind][i].spec;
     const struct tensor_view *view = d->shown[kind][i].view;
     char found[96], wanted[96];
-    buffer_printf(out, "    %s", spec ? spec->name : view->name);
+    buffer_puts(out, "    ");
+    put_name(spec ? spec->name : view->name, out);
     if (spec && view)
         buffer_printf(out, ": %s %s, wanted %s %s", dtype_name(view->dtype),
                       shape_text(view->rank, view->shape, found, sizeof found), dtype_name(spec->dtype),

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/sentence.h"
 
 static const char *const kind_names[BYTES_KINDS] = {
     [BYTES_WEIGHTS] = "weights", [BYTES_TABLES] = "tables", [BYTES_PREPARED] = "prepared",
@@ -122,7 +123,7 @@ void byte_plan_tensor(struct byte_plan *plan, const char *name, int64_t bytes)
 {
     if (ends_with(name, ".engram.embed.weight") || ends_with(name, ".engram.embed.scale")) {
         char table[64];
-        snprintf(table, sizeof table, "%.*s", (int)(strstr(name, ".embed.") - name), name);
+        sentence_quote(table, sizeof table, name, (size_t)(strstr(name, ".embed.") - name));
         byte_plan_grow(plan, BYTES_TABLES, table, bytes);
         return;
     }

@@ -1,22 +1,19 @@
 #include "tools/findings.h"
 
 #include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/buffer.h"
+#include "base/sentence.h"
 
 void findings_add(struct findings *f, const char *format, ...)
 {
-    char text[1200];
-    qr_error printable = {0}; /* UTF-8, whatever was quoted */
+    char text[1000];
     va_list ap;
     va_start(ap, format);
-    vsnprintf(text, sizeof text, format, ap);
+    size_t length = sentence_format(text, sizeof text, format, ap);
     va_end(ap);
-    qr_fail(&printable, QR_BAD_FILE, "%s", text);
-    char *kept = arena_strndup(&f->arena, printable.message, strlen(printable.message));
+    char *kept = arena_strndup(&f->arena, text, length);
     if (!kept || !array_grow(&f->items, &f->capacity, f->count, sizeof *f->items)) {
         f->no_memory = true;
         return;

@@ -51,6 +51,20 @@ class Copy:
             f.write(data)
         return shard, about
 
+    def rename(self, name, to):
+        """Another name for a tensor, in its shard's header and in the index."""
+        shard, _, _ = self.tensor(name)
+        with open(self.path(shard), "rb") as f:
+            size = struct.unpack("<Q", f.read(8))[0]
+            header, data = json.loads(f.read(size)), f.read()
+        text = json.dumps({to if key == name else key: value for key, value in header.items()}).encode()
+        text += b" " * (-len(text) % 8)
+        with open(self.path(shard), "wb") as f:
+            f.write(struct.pack("<Q", len(text)) + text + data)
+        index = self.read(INDEX)
+        index["weight_map"][to] = index["weight_map"].pop(name)
+        self.write(INDEX, index)
+
     def read(self, name):
         with open(self.path(name)) as f:
             return json.load(f)
@@ -230,6 +244,29 @@ class Verify(unittest.TestCase):
         self.assertIn("cannot open", json.loads(out)["tokenizer"]["defect"])
         described = json.loads(quire("inspect", "--model", f"{MODELS}/tiny-v41", "--json")[1])["tokenizer"]
         self.assertEqual(described, {"sound": True, "ids": 4096})
+
+    def test_names_from_files_stay_on_their_line(self):
+        evil, shown = "evil\n\x1b[31m\u202e\u009bname", "evil\\n\\x1b[31m\\u202e\\u009bname"
+        copy = Copy(self, "tiny-v41")
+        copy.rename(SCALE, evil)
+        tokens = os.path.join(copy.outside, "tokens.json")
+        with open(tokens, "w") as f:
+            f.write('{"tokens": [1, 2, 3]}')
+        for line in (("run", "--model", copy.dir, "hello"), ("verify", "--model", copy.dir, "--files-only"),
+                     ("trace", "--model", copy.dir, "--tokens", tokens, "--out", tokens + ".safetensors"), ("inspect", "--model", copy.dir)):
+            status, out, err = quire(*line)
+            self.assertEqual(status, 0 if line[0] == "inspect" else 1, err)
+            for bad in ("\x1b", "\u202e", "\u009b", "\nname"):
+                self.assertNotIn(bad, out + err, line)
+            self.assertLessEqual(err.count("\n"), 1, err)
+            if line[0] in ("verify", "inspect"):
+                self.assertIn(shown, out, line)
+        names = json.loads(quire("inspect", "--model", copy.dir, "--json")[1])["tensors"]["unexpected"]["names"]
+        self.assertEqual(names, [evil])
+        for option in ("--want", "--kv-cache-dtype"):
+            status, out, err = quire("trace", "--model", copy.dir, "--tokens", tokens, "--out", tokens, option, evil)
+            self.assertEqual((status, err.count("\n")), (2, 2))
+            self.assertIn(shown, err)
 
     def test_scales_of_an_int8_folder_are_finite(self):
         holder = tempfile.TemporaryDirectory()
