@@ -8,6 +8,7 @@
 #include "cli/chat_body.h"
 #include "cli/commands.h"
 #include "cli/display.h"
+#include "cli/interrupt.h"
 #include "cli/lines.h"
 #include "cli/loaded.h"
 #include "cli/sampling_options.h"
@@ -95,7 +96,6 @@ static qr_status answer(struct chat_program *p, qr_error *err)
     if (st == QR_OK)
         st = request_from_options(p->loaded.model, &p->sampling, &none, &request, &seed, err);
     if (st == QR_OK) {
-        interrupt_taken();
         display_open(&display, reasoning);
         st = loaded_answer(&p->loaded, p->session, &request.request, display_show, &display, &answer, err);
         display_close(&display);
@@ -256,7 +256,6 @@ static void converse(struct chat_program *p)
     while (!leave && (line = lines_next(&p->lines, "> "))) {
         qr_error err = {0};
         qr_status st = QR_OK;
-        interrupt_taken();
         if (line[0] == '/')
             st = obey(p, line, &leave, &err);
         else if (*line)
@@ -286,7 +285,7 @@ static qr_status start(struct chat_program *p, const char *system, qr_error *err
     if (st == QR_OK && system)
         st = qr_session_set_system(p->session, system, err);
     if (st == QR_OK) {
-        interrupt_catch();
+        interrupt_catch(false);
         converse(p);
     }
     return st;

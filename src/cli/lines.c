@@ -1,22 +1,72 @@
 #define _GNU_SOURCE
 #include "cli/lines.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
+#include <wchar.h>
 
 #include <histedit.h>
 
-enum { REMEMBERED = 1000 }; /* lines of history */
+#include "cli/interrupt.h"
+#include "cli/terminal.h"
 
-static char *prompt_of(EditLine *editor)
+enum { REMEMBERED = 1000 }; /* lines of history */
+enum { INTERRUPT_KEY = 3 };
+
+static struct lines *lines_of(EditLine *editor)
 {
     struct lines *l = NULL;
     el_get(editor, EL_CLIENTDATA, &l);
-    return (char *)l->prompt;
+    return l;
+}
+
+static char *prompt_of(EditLine *editor) { return (char *)lines_of(editor)->prompt; }
+
+/* The editor's next character. An interrupt is one too: the terminal forgets what was typed before it by itself, so
+ * that it stands where it came. */
+static int next_character(EditLine *editor, wchar_t *out)
+{
+    const struct lines *l = lines_of(editor);
+    mbstate_t state = {0};
+    for (;;) {
+        char byte;
+        if (interrupt_before_input(l->descriptor)) {
+            *out = INTERRUPT_KEY;
+            return 1;
+        }
+        const ssize_t got = read(l->descriptor, &byte, 1);
+        if (got == 0)
+            return 0;
+        if (got < 0 && errno != EAGAIN && errno != EINTR)
+            return -1;
+        const size_t used = got < 0 ? (size_t)-2 : mbrtowc(out, &byte, 1, &state);
+        if (used == (size_t)-1)
+            state = (mbstate_t){0}; /* of no character */
+        else if (used != (size_t)-2)
+            return 1;
+    }
+}
+
+/* What the interrupt key does: leaves the line as it stands and begins another. */
+static unsigned char drop_line(EditLine *editor, int key)
+{
+    struct lines *l = lines_of(editor);
+    const LineInfo *line = el_line(editor);
+    (void)key;
+    if (line->cursor != line->lastchar) { /* the cursor first goes behind its end, where the key comes again */
+        el_cursor(editor, (int)(line->lastchar - line->cursor));
+        el_push(editor, "\003");
+        return CC_CURSOR;
+    }
+    fputs("^C\n", stdout);
+    l->dropped = true;
+    return CC_NEWLINE;
 }
 
 /* The editor reads characters by the locale: it must be one of UTF-8, as the messages are. */
@@ -39,16 +89,29 @@ static void open_editor(struct lines *l)
     el_set(l->editor, EL_PROMPT, prompt_of);
     el_set(l->editor, EL_EDITOR, "emacs");
     el_set(l->editor, EL_HIST, history, l->history);
-    /* While a line is edited the interrupt key is a key: no signal races with the editor. */
-    el_set(l->editor, EL_SETTY, "-d", "intr=", NULL);
-    el_set(l->editor, EL_BIND, "^C", "em-kill-line", NULL);
+    el_set(l->editor, EL_GETCFN, next_character);
+    el_set(l->editor, EL_ADDFN, "drop-line", "Drop the line", drop_line);
+    el_set(l->editor, EL_BIND, "^C", "drop-line", NULL);
+    el_set(l->editor, EL_BIND, "^[^C", "drop-line", NULL);
+}
+
+/* The terminal opened once more: so that reading never waits where an interrupt has emptied the input, and what
+ * other programs share with standard input stays as it is. */
+static int open_input(void)
+{
+    const char *name = ttyname(STDIN_FILENO);
+    const int descriptor = name ? open(name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC) : -1;
+    return descriptor < 0 ? STDIN_FILENO : descriptor;
 }
 
 void lines_open(struct lines *l)
 {
     *l = (struct lines){.terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)};
-    if (l->terminal)
-        open_editor(l);
+    if (!l->terminal)
+        return;
+    terminal_keep();
+    l->descriptor = open_input();
+    open_editor(l);
 }
 
 void lines_close(struct lines *l)
@@ -57,6 +120,9 @@ void lines_close(struct lines *l)
         history_end(l->history);
     if (l->editor)
         el_end(l->editor);
+    if (l->descriptor != STDIN_FILENO)
+        close(l->descriptor);
+    terminal_forget();
     free(l->kept);
     *l = (struct lines){.terminal = l->terminal};
 }
@@ -65,8 +131,13 @@ static char *edited(struct lines *l, const char *prompt)
 {
     HistEvent event;
     int length;
+    const char *typed;
     l->prompt = prompt;
-    const char *typed = el_gets(l->editor, &length);
+    do {
+        l->dropped = false;
+        el_set(l->editor, EL_PREP_TERM, 1); /* before the prompt: what is typed on seeing it is echoed once */
+        typed = el_gets(l->editor, &length);
+    } while (l->dropped);
     char *line = typed && length > 0 ? strdup(typed) : NULL;
     if (!line)
         return NULL;
@@ -84,6 +155,7 @@ static char *plain(void)
         free(line);
         return NULL;
     }
+    interrupt_taken();
     line[strcspn(line, "\r\n")] = 0;
     return line;
 }

@@ -1,12 +1,12 @@
 #define _GNU_SOURCE
 #include "cli/loaded.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "base/status.h"
+#include "cli/interrupt.h"
 #include "cli/plan.h"
 
 /* A line that stays, on a terminal. */
@@ -47,31 +47,6 @@ void loaded_close(struct loaded *l)
     qr_engine_destroy(l->engine);
     qr_model_close(l->model);
     *l = (struct loaded){0};
-}
-
-/* ---- interrupts ---- */
-
-static volatile sig_atomic_t interrupted;
-
-static void note(int signal)
-{
-    (void)signal;
-    if (interrupted)
-        _exit(130);
-    interrupted = 1;
-}
-
-void interrupt_catch(void)
-{
-    struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART}; /* a line half read is not lost */
-    sigaction(SIGINT, &action, NULL);
-}
-
-bool interrupt_taken(void)
-{
-    const bool was = interrupted;
-    interrupted = 0;
-    return was;
 }
 
 /* ---- an answer ---- */

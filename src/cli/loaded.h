@@ -25,16 +25,11 @@ struct answer {
     struct buffer text;   /* all of it, raw */
 };
 
-/* Runs a request to its end, of a session where one is given (whose prompt it is then). Text goes through `show` (may be NULL) as it comes. An interrupt (interrupt_catch) cancels the
- * request. Free answer->text. */
+/* Runs a request to its end, of a session where one is given (whose prompt it is then). Text goes through `show` (may be
+ * NULL) as it comes. An interrupt (cli/interrupt.h), also one noted before, cancels the request. Free answer->text. */
 qr_status loaded_answer(struct loaded *l, qr_session *session, const qr_request *request,
                         void (*show)(void *user, const char *text, size_t length), void *user, struct answer *out,
                         qr_error *err);
-
-/* From now on an interrupt is noted instead of ending the program; a second one before the note is taken ends it. */
-void interrupt_catch(void);
-/* Whether one came since the last call. */
-bool interrupt_taken(void);
 
 /* One line of figures on standard error. */
 void print_usage_line(const struct answer *a);

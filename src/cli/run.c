@@ -7,6 +7,7 @@
 #include "cli/chat_body.h"
 #include "cli/commands.h"
 #include "cli/display.h"
+#include "cli/interrupt.h"
 #include "cli/loaded.h"
 #include "cli/sampling_options.h"
 
@@ -121,7 +122,7 @@ static qr_status run(const struct run_options *o, bool json, const char *argumen
     if (st == QR_OK)
         st = request_from_options(l.model, &o->sampling, &prompt.tokens, &request, &seed, err);
     if (st == QR_OK) {
-        interrupt_catch();
+        interrupt_catch(true);
         if (!o->model.quiet && request.sampling.temperature > 0 && !o->sampling.has_seed)
             fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
         display_open(&display, !json && prompt.starts_in_reasoning);
