@@ -76,12 +76,27 @@ static bool read_groups(const char *list, uint32_t *out)
     }
 }
 
-/* The groups wanted that this family has; one that was asked for by name and is not there is warned about. */
-static uint32_t groups_of_family(const struct trace *t, uint32_t wanted)
+/* All groups of a model with this config. */
+static uint32_t groups_of_model(const struct qr_config *c)
 {
+    uint32_t none = 0;
+    if (c->n_engram == 0)
+        none |= TRACE_ENGRAM;
+    if (c->drafter != QR_DRAFTER_DSPARK)
+        none |= TRACE_DRAFT;
+    if (c->drafter != QR_DRAFTER_MTP)
+        none |= TRACE_MTP;
+    return ~none;
+}
+
+/* The groups wanted that can be recorded; one that cannot is warned about. */
+static uint32_t groups_recorded(const struct trace *t, uint32_t wanted)
+{
+    if (wanted == ~0u)
+        wanted = groups_of_model(&t->config);
     for (int name = 0; name < GROUPS; name++) {
-        uint32_t groups = group_names[name].groups;
-        if (wanted != ~0u && (groups & wanted) == groups && !(groups & t->recorder->groups))
+        uint32_t group = group_names[name].groups;
+        if (group != ~0u && (group & wanted) && !(group & t->recorder->groups))
             qr_logf(&t->log, QR_LOG_WARN, "group %s is left out: it is not built for this model",
                     group_names[name].name);
     }
@@ -114,9 +129,7 @@ static qr_status open_model_folder(struct trace *t, uint32_t wanted, qr_error *e
     TRY(model_folder_open(m->model, &t->config, &t->checkpoint, err));
     bool w8a8 = m->profile ? strcmp(m->profile, "w8a8") == 0 : t->config.stored_w8a8;
     t->recorder = recorders[t->config.family];
-    t->groups = groups_of_family(t, wanted);
-    if (t->config.drafter != QR_DRAFTER_MTP && wanted == ~0u)
-        t->groups &= ~(uint32_t)TRACE_MTP;
+    t->groups = groups_recorded(t, wanted);
     if (t->config.drafter != QR_DRAFTER_MTP && (t->groups & TRACE_MTP))
         return qr_fail(err, QR_UNSUPPORTED, "%s: group mtp is wanted, the folder's drafter is %s", m->model,
                        t->config.drafter == QR_DRAFTER_DSPARK ? "DSpark" : "none");

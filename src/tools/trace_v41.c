@@ -1,6 +1,6 @@
 /* trace_v41.c: the arrays of golden/v41 from a running V4.1 pass: an observer that downloads what each layer leaves,
- * and uploads a golden's streams in front of each layer when a pass is forced. Groups: logits; streams: streams, pre,
- * final, taps; selection: sel.L.ptr, sel.L.rows, cand.mask; caches: win.L, main.L, ik.L with their codes and scales;
+ * and uploads a golden's streams in front of each layer when a pass is forced. Groups: logits (at `rows`, where those are
+ * given); streams: streams (at `picks`), pre, final, taps; selection: sel.L.ptr, sel.L.rows, cand.mask; caches: win.L, main.L, ik.L with their codes and scales;
  * routes: router.idx, router.weight; engram: engram.rows, engram.gate.L. */
 #include "tools/trace_recorder.h"
 
@@ -95,9 +95,9 @@ static qr_status add_sequence(struct trace_v41 *t, const struct trace_sequence *
     int64_t layers = t->job.plan->layers, active = t->job.plan->layer[0].n_active;
 
     if (wants(t, TRACE_LOGITS))
-        ADD(&out->logits, DTYPE_F32, "logits", s->count, c->vocab_size);
+        ADD(&out->logits, DTYPE_F32, "logits", s->row_count, c->vocab_size);
     if (wants(t, TRACE_STREAMS)) {
-        ADD(&out->streams, DTYPE_F32, "streams", layers, s->count, c->hc_mult, c->hidden_size);
+        ADD(&out->streams, DTYPE_F32, "streams", layers, s->pick_count, c->hc_mult, c->hidden_size);
         ADD(&out->pre, DTYPE_F32, "pre", layers, s->count, c->hc_mult);
         ADD(&out->final, DTYPE_F32, "final", s->count, c->hidden_size);
         if (c->n_dspark_targets > 0)
@@ -264,12 +264,31 @@ static qr_status keep_routes(struct trace_v41 *t, const struct piece *p, int32_t
     return trace_words(&t->reader, ws->expert_weight, k, p->first_row, p->count, p->out->router_weight + at, err);
 }
 
+/* Rows of a buffer, whose first is `row` of position `position`, at those of the listed positions that it has: neighbours
+ * in the list that are neighbours in the buffer go together. */
+static qr_status keep_positions(struct trace_v41 *t, const int32_t *list, int32_t listed, enum act_format format,
+                                const void *buffer, int64_t cols, int32_t row, int32_t position, int32_t count,
+                                float *out, qr_error *err)
+{
+    for (int32_t i = 0, run = 1; i < listed; i += run, run = 1) {
+        int32_t at = list[i] - position;
+        if (at < 0 || at >= count)
+            continue;
+        while (i + run < listed && list[i + run] == list[i] + run && at + run < count)
+            run++;
+        TRY(trace_values(&t->reader, format, buffer, cols, row + at, run, out + i * cols, err));
+    }
+    return QR_OK;
+}
+
 static qr_status keep_streams(struct trace_v41 *t, const struct piece *p, int32_t layer, const struct workspace *ws,
                               qr_error *err)
 {
+    const struct trace_sequence *s = p->input;
     int64_t streams = config(t)->hc_mult, width = streams * config(t)->hidden_size;
-    int64_t at = (int64_t)layer * p->input->count + p->position;
-    TRY(trace_halves(&t->reader, ws->streams.data, width, p->first_row, p->count, p->out->streams + at * width, err));
+    int64_t at = (int64_t)layer * s->count + p->position;
+    TRY(keep_positions(t, s->picks, s->pick_count, ACT_BF16, ws->streams.data, width, p->first_row, p->position, p->count,
+                       p->out->streams + (int64_t)layer * s->pick_count * width, err));
     return trace_words(&t->reader, ws->pre, streams, p->first_row, p->count, p->out->pre + at * streams, err);
 }
 
@@ -290,7 +309,8 @@ static qr_status keep_logits(struct trace_v41 *t, const struct piece *p, const s
     int64_t vocab = config(t)->vocab_size, hidden = config(t)->hidden_size, taps = ws->taps.cols;
     int64_t at = p->position + p->logits_from, count = p->count - p->logits_from;
     if (p->out->logits)
-        TRY(trace_words(&t->reader, ws->logits, vocab, p->first_logit, count, p->out->logits + at * vocab, err));
+        TRY(keep_positions(t, p->input->rows, p->input->row_count, ACT_F32, ws->logits, vocab, p->first_logit,
+                           p->position + p->logits_from, count, p->out->logits, err));
     if (p->out->final)
         TRY(trace_halves(&t->reader, ws->final.codes, hidden, p->first_logit, count, p->out->final + at * hidden, err));
     if (p->out->taps)

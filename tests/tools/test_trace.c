@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "checkpoint/safetensors.h"
 #include "cli/commands.h"
+#include "support/program.h"
 #include "support/scratch.h"
 #include "tools/trace_input.h"
 
@@ -108,6 +109,58 @@ static void only_the_groups_asked_for_are_written(void **state)
     safetensors_close(file);
 }
 
+static void groups_that_are_left_out_are_warned_about(void **state)
+{
+    (void)state;
+    const char *tokens = write_tokens("warn.json", lists[1]), *out = scratch_path(scratch, "warn.safetensors");
+    static const struct {
+        const char *model, *want, *says;
+    } cases[] = {{MODEL, "all", "group draft is left out"},
+                 {MODEL, "logits,draft", "group draft is left out"},
+                 {"models/tiny-v4", "all", ""}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ran r = QUIRE("trace", "--model", source_path(cases[i].model), "--tokens", tokens, "--out", out, "--want",
+                             cases[i].want);
+        assert_status(&r, 0);
+        if (*cases[i].says)
+            assert_says(r.err, cases[i].says);
+        else
+            assert_string_equal(r.err, "");
+        ran_free(&r);
+    }
+}
+
+/* Rows of `part` are those of `all` at the positions. `outer`: what stands in front of them, each of `length` positions. */
+static void assert_rows_of(const struct safetensors *all, const struct safetensors *part, const char *name, int64_t outer,
+                           int64_t length, const int32_t *positions, int64_t count)
+{
+    const struct tensor_view *a = safetensors_find(all, name), *b = safetensors_find(part, name);
+    const uint64_t row = a->bytes / (uint64_t)(outer * length);
+    assert_int_equal(b->bytes, row * (uint64_t)(outer * count));
+    for (int64_t o = 0; o < outer; o++)
+        for (int64_t i = 0; i < count; i++)
+            assert_memory_equal((const uint8_t *)b->data + (uint64_t)(o * count + i) * row,
+                                (const uint8_t *)a->data + (uint64_t)(o * length + positions[i]) * row, row);
+}
+
+static void rows_and_picks_say_which_logits_and_streams_are_written(void **state)
+{
+    (void)state;
+    static const int32_t rows[] = {4, 5, 6, 2, 12, 4}, picks[] = {0, 11, 12};
+    const char *tokens = write_tokens("rows.json", "{\"tokens\":[7,8,318,318,9,250,3,4,5,6,11,12,13],"
+                                                   "\"rows\":[4,5,6,2,12,4],\"picks\":[0,11,12]}");
+    const char *whole = scratch_path(scratch, "whole.safetensors"), *out = scratch_path(scratch, "rows.safetensors");
+    assert_int_equal(trace(write_tokens("whole.json", lists[0]), whole, ALL, NULL), 0);
+    assert_int_equal(trace(tokens, out, ALL, (const char *[]){"--chunks", "5,2", NULL}), 0);
+    struct safetensors *all = open_out(whole), *part = open_out(out);
+    const int64_t layers = safetensors_find(all, "streams")->shape[0];
+    assert_rows_of(all, part, "logits", 1, 13, rows, 6);
+    assert_rows_of(all, part, "streams", layers, 13, picks, 3);
+    assert_int_equal(safetensors_find(part, "final")->shape[0], 13);
+    safetensors_close(part);
+    safetensors_close(all);
+}
+
 static void wrong_lines_exit_with_two_and_wrong_files_with_one(void **state)
 {
     (void)state;
@@ -159,6 +212,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_list_is_a_ragged_batch_with_the_arrays_of_each_alone),
         cmocka_unit_test(only_the_groups_asked_for_are_written),
+        cmocka_unit_test(groups_that_are_left_out_are_warned_about),
+        cmocka_unit_test(rows_and_picks_say_which_logits_and_streams_are_written),
         cmocka_unit_test(wrong_lines_exit_with_two_and_wrong_files_with_one),
         cmocka_unit_test(cuts_repeat_their_last_number_and_stop_where_decoding_starts),
     };
