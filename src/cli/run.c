@@ -9,6 +9,7 @@
 #include "cli/display.h"
 #include "cli/interrupt.h"
 #include "cli/loaded.h"
+#include "cli/print_json.h"
 #include "cli/sampling_options.h"
 
 /* Bytes; far beyond what any context holds. */
@@ -82,13 +83,11 @@ static qr_status make_prompt(const struct run_options *o, const qr_model *model,
     return st;
 }
 
-static void print_json(const struct answer *a, uint64_t seed)
+static qr_status print_answer(const struct answer *a, uint64_t seed, qr_error *err)
 {
-    const char *text;
-    size_t length;
     struct json_writer *w = json_writer_open(false);
     if (!w)
-        return;
+        return qr_fail(err, QR_NO_MEMORY, "no memory for the result");
     json_w_object(w);
     json_w_member_string_n(w, "text", a->text.data, a->text.length);
     json_w_member_string(w, "finish_reason", qr_finish_name(a->finish));
@@ -99,9 +98,7 @@ static void print_json(const struct answer *a, uint64_t seed)
     json_w_member_number(w, "seconds", a->usage.seconds);
     json_w_member_uint(w, "seed", seed);
     json_w_end_object(w);
-    if (json_finish(w, &text, &length, NULL) == QR_OK)
-        printf("%s\n", text);
-    json_writer_close(w);
+    return print_json(w, err);
 }
 
 static qr_status run(const struct run_options *o, bool json, const char *argument, qr_error *err)
@@ -131,7 +128,7 @@ static qr_status run(const struct run_options *o, bool json, const char *argumen
             display_close(&display);
     }
     if (st == QR_OK && json)
-        print_json(&answer, seed);
+        st = print_answer(&answer, seed, err);
     if (st == QR_OK && !o->model.quiet) {
         fflush(stdout);
         print_usage_line(&answer);

@@ -6,11 +6,23 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "cli/commands.h"
+#include "cli/nearest.h"
 #include "cli/options.h"
 #include "cli/plan.h"
+#include "cli/print_json.h"
 #include "tools/bench_rows.h"
 #include "tools/bench_serve.h"
 #include "tools/bench_text.h"
+#include "tools/op.h"
+
+#define WHAT_WORDS "memory, op, text, load, decode, prefill, serve or rows"
+
+/* The command's line; the defaults of some depend on what is measured. */
+struct bench_options {
+    struct bench_step step;
+    const char *op, *in; /* op */
+    bool has_batch, has_rows, has_tokens, has_chunk, has_context, has_steps;
+};
 
 /* ---- memory ---- */
 
@@ -60,57 +72,108 @@ qr_status bench_read_rate(struct worker_pool *pool, int64_t bytes, double *out, 
     return st;
 }
 
-static qr_status bench_memory(int threads, bool json, qr_error *err)
+static qr_status print_rate_json(int threads, double rate, qr_error *err)
+{
+    struct json_writer *w = json_writer_open(false);
+    if (!w)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for the figures");
+    json_w_object(w);
+    json_w_member_int(w, "threads", threads);
+    json_w_member_number(w, "read_bytes_per_second", rate);
+    json_w_end_object(w);
+    return print_json(w, err);
+}
+
+static qr_status bench_memory(const struct bench_options *o, qr_error *err)
 {
     struct worker_pool *pool;
     double rate;
-    qr_status st = pool_open(threads, &pool, err);
+    qr_status st = pool_open(o->step.model.threads, &pool, err);
     if (st != QR_OK)
         return st;
     st = bench_read_rate(pool, (int64_t)1 << 29, &rate, err);
-    if (st == QR_OK && json)
-        printf("{\"threads\":%d,\"read_bytes_per_second\":%.6g}\n", pool_threads(pool), rate);
+    if (st == QR_OK && o->step.json)
+        st = print_rate_json(pool_threads(pool), rate, err);
     else if (st == QR_OK)
-        printf("memory: %.1f GB/s read by %d threads\n", rate / 1e9, pool_threads(pool));
+        printf("memory: %.1f GB/s read by %d %s\n", rate / 1e9, pool_threads(pool),
+               pool_threads(pool) == 1 ? "thread" : "threads");
     pool_close(pool);
     return st;
 }
 
 /* ---- text ---- */
 
-static qr_status bench_text(const char *dir, bool json, qr_error *err)
+static double rate_of(const struct bench_text *b, int row, double seconds) { return b->rows[row].bytes / seconds / 1e6; }
+
+static void print_text(const struct bench_text *b)
+{
+    printf("tokenizer: loaded in %.0f ms, token map in %.0f ms\n%-24s %10s %12s %12s\n", b->load_seconds * 1e3,
+           b->token_map_seconds * 1e3, "text, one thread", "bytes", "encode MB/s", "decode MB/s");
+    for (int i = 0; i < BENCH_TEXT_ROWS; i++)
+        if (b->rows[i].bytes > 0)
+            printf("%-24s %10.0f %12.1f %12.1f\n", b->rows[i].what, b->rows[i].bytes, rate_of(b, i, b->rows[i].encode_seconds),
+                   rate_of(b, i, b->rows[i].decode_seconds));
+}
+
+static qr_status print_text_json(const struct bench_text *b, qr_error *err)
+{
+    struct json_writer *w = json_writer_open(false);
+    if (!w)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for the figures");
+    json_w_object(w);
+    json_w_member_number(w, "load_seconds", b->load_seconds);
+    json_w_member_number(w, "token_map_seconds", b->token_map_seconds);
+    json_w_key(w, "texts");
+    json_w_array(w);
+    for (int i = 0; i < BENCH_TEXT_ROWS; i++) {
+        if (b->rows[i].bytes <= 0)
+            continue;
+        json_w_object(w);
+        json_w_member_string(w, "text", b->rows[i].what);
+        json_w_member_number(w, "bytes", b->rows[i].bytes);
+        json_w_member_number(w, "encode_mb_per_second", rate_of(b, i, b->rows[i].encode_seconds));
+        json_w_member_number(w, "decode_mb_per_second", rate_of(b, i, b->rows[i].decode_seconds));
+        json_w_end_object(w);
+    }
+    json_w_end_array(w);
+    json_w_end_object(w);
+    return print_json(w, err);
+}
+
+static qr_status bench_text(const struct bench_options *o, qr_error *err)
 {
     struct bench_text b;
-    qr_status st = bench_text_run(dir, (size_t)4 << 20, &b, err);
-    if (st != QR_OK)
-        return st;
-    if (json)
-        printf("{\"load_seconds\":%.6g,\"token_map_seconds\":%.6g,\"texts\":[", b.load_seconds, b.token_map_seconds);
-    else
-        printf("tokenizer: loaded in %.0f ms, token map in %.0f ms\n%-24s %10s %12s %12s\n", b.load_seconds * 1e3,
-               b.token_map_seconds * 1e3, "text, one thread", "bytes", "encode MB/s", "decode MB/s");
-    bool first = true;
-    for (int i = 0; i < BENCH_TEXT_ROWS; i++) {
-        if (b.rows[i].bytes <= 0)
-            continue;
-        const double encode = b.rows[i].bytes / b.rows[i].encode_seconds / 1e6;
-        const double decode = b.rows[i].bytes / b.rows[i].decode_seconds / 1e6;
-        if (json)
-            printf("%s{\"text\":\"%s\",\"bytes\":%.0f,\"encode_mb_per_second\":%.4g,\"decode_mb_per_second\":%.4g}",
-                   first ? "" : ",", b.rows[i].what, b.rows[i].bytes, encode, decode);
-        else
-            printf("%-24s %10.0f %12.1f %12.1f\n", b.rows[i].what, b.rows[i].bytes, encode, decode);
-        first = false;
-    }
-    if (json)
-        printf("]}\n");
-    return QR_OK;
+    qr_status st = bench_text_run(o->step.model.model, (size_t)4 << 20, &b, err);
+    if (st == QR_OK && o->step.json)
+        return print_text_json(&b, err);
+    if (st == QR_OK)
+        print_text(&b);
+    return st;
 }
 
 /* ---- load ---- */
 
-static qr_status bench_load(const struct model_options *m, bool json, qr_error *err)
+static qr_status print_load(const struct bench_options *o, double open, double engine, uint64_t weights, qr_error *err)
 {
+    struct json_writer *w;
+    if (!o->step.json) {
+        printf("load: files and text in %.3f s, engine with %.3f GB of mapped weights in %.3f s\n", open, (double)weights / 1e9,
+               engine);
+        return QR_OK;
+    }
+    if (!(w = json_writer_open(false)))
+        return qr_fail(err, QR_NO_MEMORY, "no memory for the figures");
+    json_w_object(w);
+    json_w_member_number(w, "open_seconds", open);
+    json_w_member_number(w, "engine_seconds", engine);
+    json_w_member_uint(w, "weight_bytes", weights);
+    json_w_end_object(w);
+    return print_json(w, err);
+}
+
+static qr_status bench_load(const struct bench_options *o, qr_error *err)
+{
+    const struct model_options *m = &o->step.model;
     const qr_model_options model_options = model_options_model(m);
     qr_engine_options engine_options = model_options_engine(m);
     qr_model *model;
@@ -128,84 +191,144 @@ static qr_status bench_load(const struct model_options *m, bool json, qr_error *
         const double ready = clock_seconds();
         qr_plan_bytes plan;
         qr_engine_get_plan(engine, &plan);
-        if (json)
-            printf("{\"open_seconds\":%.6g,\"engine_seconds\":%.6g,\"weight_bytes\":%llu}\n", opened - start,
-                   ready - opened, (unsigned long long)plan.weights);
-        else
-            printf("load: files and text in %.3f s, engine with %.3f GB of mapped weights in %.3f s\n", opened - start,
-                   (double)plan.weights / 1e9, ready - opened);
+        st = print_load(o, opened - start, ready - opened, plan.weights, err);
         qr_engine_destroy(engine);
     }
     qr_model_close(model);
     return st;
 }
 
+/* ---- the others ---- */
+
+static qr_status bench_op(const struct bench_options *o, qr_error *err)
+{
+    const struct model_options *m = &o->step.model;
+    const struct op_options options = {.name = o->op, .in = o->in, .device = m->device, .threads = m->threads,
+                                       .times = o->step.steps, .json = o->step.json};
+    bool passed;
+    return op_tool_run(&options, &passed, err);
+}
+
+static qr_status bench_decode(const struct bench_options *o, qr_error *err)
+{
+    struct bench_step step = o->step;
+    if (step.mtp)
+        step.rows = 2;
+    return bench_step_run(&step, err);
+}
+
+static qr_status bench_prefill(const struct bench_options *o, qr_error *err)
+{
+    struct bench_step step = o->step;
+    step.prefill = true;
+    return bench_step_run(&step, err);
+}
+
+static qr_status bench_serve(const struct bench_options *o, qr_error *err)
+{
+    const struct bench_serve serve = {.model = o->step.model, .streams = o->has_batch ? o->step.batch : 8,
+                                      .tokens = o->step.tokens, .json = o->step.json};
+    return bench_serve_run(&serve, err);
+}
+
+static qr_status bench_rows(const struct bench_options *o, qr_error *err)
+{
+    return bench_rows_run(o->step.model.model, o->has_tokens ? o->step.tokens : 32768, o->step.json, err);
+}
+
 /* ---- the command ---- */
 
-static int wrong_what(const struct command_line *line, const char *what)
+static const struct bench_what {
+    const char *name;
+    qr_status (*run)(const struct bench_options *o, qr_error *err);
+    const char *takes; /* options of some only, a blank before and after each */
+    bool of_file;      /* of an operator's file instead of a model */
+} whats[] = {
+    {"memory", bench_memory, "", false},
+    {"op", bench_op, " in steps ", true},
+    {"text", bench_text, " model ", false},
+    {"load", bench_load, " model ", false},
+    {"decode", bench_decode, " model batch rows mtp context steps ", false},
+    {"prefill", bench_prefill, " model tokens chunk context ", false},
+    {"serve", bench_serve, " model batch tokens ", false},
+    {"rows", bench_rows, " model tokens ", false},
+};
+enum { WHATS = sizeof whats / sizeof *whats };
+
+static const struct bench_what *find_what(const struct command_line *line, int *status)
 {
-    return options_wrong(line, "%s is not one of memory, text, load, decode, prefill, serve and rows", what);
+    const char *name = line->arguments[0];
+    const struct bench_what *nearest = &whats[0];
+    for (int i = 0; i < WHATS; i++) {
+        if (strcmp(whats[i].name, name) == 0)
+            return &whats[i];
+        if (edit_distance(name, whats[i].name) < edit_distance(name, nearest->name))
+            nearest = &whats[i];
+    }
+    *status = options_wrong(line, "unknown figures \"%s\", wanted " WHAT_WORDS "; the nearest is %s", name, nearest->name);
+    return NULL;
+}
+
+/* 0, or 2 after a sentence about what is missing or has no meaning here. */
+static int check_options(const struct command_line *line, const struct bench_what *what, const struct bench_options *o)
+{
+    const struct {
+        const char *name;
+        bool given;
+    } some[] = {{"model", o->step.model.model}, {"in", o->in}, {"batch", o->has_batch}, {"rows", o->has_rows}, {"mtp", o->step.mtp}, {"tokens", o->has_tokens},
+                {"chunk", o->has_chunk}, {"context", o->has_context}, {"steps", o->has_steps}};
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        char word[16];
+        snprintf(word, sizeof word, " %s ", some[i].name);
+        if (some[i].given && !strstr(what->takes, word))
+            return options_wrong(line, "--%s says nothing to %s", some[i].name, what->name);
+    }
+    if (o->step.mtp && o->has_rows && o->step.rows != 2)
+        return options_wrong(line, "--rows is %d, wanted 2 with --mtp", o->step.rows);
+    if (o->op && !what->of_file)
+        return options_wrong(line, "argument \"%s\" is one too many", o->op);
+    if (what->of_file ? !o->in : !o->step.model.model && what->run != bench_memory)
+        return options_wrong(line, "%s is missing", what->of_file ? "--in FILE" : "--model DIR");
+    return 0;
 }
 
 int tool_bench(int argc, char **argv)
 {
-    struct bench_step o = {.model = MODEL_OPTIONS_DEFAULT, .batch = 1, .rows = 1, .tokens = 512, .steps = 8};
+    struct bench_options o = {.step = {.model = MODEL_OPTIONS_DEFAULT, .batch = 1, .rows = 1, .tokens = 512, .steps = 8}};
     qr_error err = {0};
     int status;
     const struct option options[] = {
-        MODEL_OPTIONS(o.model),
-        ENGINE_OPTIONS(o.model),
-        {.name = "batch", .kind = OPTION_INT, .target = &o.batch, .value = "N", .help = "decode: requests, default 1; serve: requests that decode, default 8",
+        MODEL_OPTIONS(o.step.model),
+        ENGINE_OPTIONS(o.step.model),
+        {.name = "in", .kind = OPTION_PATH, .target = &o.in, .value = "FILE", .help = "op: safetensors file with the arrays in.*"},
+        {.name = "batch", .kind = OPTION_INT, .target = &o.step.batch, .given = &o.has_batch, .value = "N", .help = "decode: requests, default 1; serve: requests that decode, default 8",
          .least = 1, .most = 4096},
-        {.name = "rows", .kind = OPTION_INT, .target = &o.rows, .value = "N",
+        {.name = "rows", .kind = OPTION_INT, .target = &o.step.rows, .given = &o.has_rows, .value = "N",
          .help = "decode: consecutive rows of each request; default 1", .least = 1, .most = 64},
-        {.name = "mtp", .kind = OPTION_FLAG, .target = &o.mtp,
+        {.name = "mtp", .kind = OPTION_FLAG, .target = &o.step.mtp,
          .help = "decode: two rows of each request, and two of the MTP layer behind them"},
-        {.name = "tokens", .kind = OPTION_INT, .target = &o.tokens, .value = "N",
+        {.name = "tokens", .kind = OPTION_INT, .target = &o.step.tokens, .given = &o.has_tokens, .value = "N",
          .help = "prefill, serve: tokens of the prompt, default 512; rows: of the longest, default 32768", .least = 1, .most = 1 << 20},
-        {.name = "chunk", .kind = OPTION_INT, .target = &o.chunk, .value = "N",
+        {.name = "chunk", .kind = OPTION_INT, .target = &o.step.chunk, .given = &o.has_chunk, .value = "N",
          .help = "prefill: rows a step; default: the whole prompt", .least = 1, .most = 1 << 20},
-        {.name = "context", .kind = OPTION_INT, .target = &o.context, .value = "N",
-         .help = "tokens cached before the first step; default 0", .least = 0, .most = 1 << 20},
-        {.name = "steps", .kind = OPTION_INT, .target = &o.steps, .value = "N", .help = "steps timed; default 8",
+        {.name = "context", .kind = OPTION_INT, .target = &o.step.context, .given = &o.has_context, .value = "N",
+         .help = "decode, prefill: tokens cached before the first step; default 0", .least = 0, .most = 1 << 20},
+        {.name = "steps", .kind = OPTION_INT, .target = &o.step.steps, .given = &o.has_steps, .value = "N", .help = "decode: steps timed, op: calls; default 8",
          .least = 1, .most = 100000},
-        {.name = "json", .kind = OPTION_FLAG, .target = &o.json, .help = "one JSON object on standard output"},
+        {.name = "json", .kind = OPTION_FLAG, .target = &o.step.json, .help = "one JSON object on standard output"},
         {0}};
-    struct command_line line = {.command = "bench", .synopsis = "memory|text|load|decode|prefill|serve|rows [--model DIR]",
+    struct command_line line = {.command = "bench", .synopsis = "memory|op|text|load|decode|prefill|serve|rows [--model DIR]",
                                 .about = "Figures of this machine and build, each beside the bound measured in the same run. "
                                          "`quire synth` makes checkpoints of any size for it.",
-                                .options = options, .least = 1, .most = 1};
+                                .options = options, .least = 1, .most = 2};
     if (!options_parse(&line, argc, argv, &status))
         return status;
-    const char *what = line.arguments[0];
-    const bool memory = strcmp(what, "memory") == 0, prefill = strcmp(what, "prefill") == 0;
-    qr_status st = QR_OK;
-    if (!memory && !o.model.model) {
-        status = options_wrong(&line, "--model DIR is missing");
-    } else {
-        status = 0;
-        if (memory)
-            st = bench_memory(o.model.threads, o.json, &err);
-        else if (strcmp(what, "text") == 0)
-            st = bench_text(o.model.model, o.json, &err);
-        else if (strcmp(what, "load") == 0)
-            st = bench_load(&o.model, o.json, &err);
-        else if (prefill || strcmp(what, "decode") == 0) {
-            o.prefill = prefill;
-            if (o.mtp)
-                o.rows = 2;
-            st = bench_step_run(&o, &err);
-        } else if (strcmp(what, "rows") == 0)
-            st = bench_rows_run(o.model.model, o.tokens > 512 ? o.tokens : 32768, o.json, &err);
-        else if (strcmp(what, "serve") == 0)
-            st = bench_serve_run(
-                &(struct bench_serve){.model = o.model, .streams = o.batch > 1 ? o.batch : 8, .tokens = o.tokens, .json = o.json},
-                &err);
-        else
-            status = wrong_what(&line, what);
-        if (st != QR_OK)
-            status = report_failure("bench", &err);
-    }
+    o.op = line.argument_count > 1 ? line.arguments[1] : NULL;
+    const struct bench_what *what = find_what(&line, &status);
+    if (what)
+        status = check_options(&line, what, &o);
+    if (status == 0 && what->run(&o, &err) != QR_OK)
+        status = report_failure("bench", &err);
     options_free(options);
     return status;
 }

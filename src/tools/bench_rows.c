@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "cli/print_json.h"
 #include "plan/rows.h"
 
 enum { SHORTEST = 1024, KINDS = ATTEND_HCA + 1 };
@@ -81,41 +82,92 @@ static struct cost cost_of(const struct model_plan *plan, const struct row_plan 
 
 /* ---- the table ---- */
 
-static void print_kinds(const struct cost *off, const struct cost *exact, bool json)
+/* What a prompt costs with exact trimming, and with every layer on every row. */
+struct saving {
+    int32_t tokens;
+    struct cost exact, off;
+};
+
+static struct saving saving_of(const struct model_plan *plan, int32_t tokens)
 {
-    const char *between = "";
+    const struct rows_request request = {.end = tokens, .boundary = -1, .first_logits = tokens - 1};
+    struct saving s = {.tokens = tokens};
+    struct row_plan rows;
+    rows_exact(plan, &request, &rows);
+    s.exact = cost_of(plan, &rows);
+    rows_all(plan, 0, tokens, &rows);
+    s.off = cost_of(plan, &rows);
+    return s;
+}
+
+static double part(const struct saving *s) { return (double)s->exact.total / (double)s->off.total; }
+static double work(const struct saving *s) { return s->exact.operations / s->off.operations; }
+
+static void print_saving(const struct saving *s)
+{
+    printf("%7d tokens: %12lld of %12lld rows times layers (%.4f), %10.4g of %10.4g FLOPs (%.4f)\n", s->tokens,
+           (long long)s->exact.total, (long long)s->off.total, part(s), s->exact.operations, s->off.operations, work(s));
+    for (int kind = 0; kind < KINDS; kind++)
+        if (s->off.rows[kind])
+            printf("  %-10s %12lld of %12lld\n", attend_name((enum attend)kind), (long long)s->exact.rows[kind],
+                   (long long)s->off.rows[kind]);
+}
+
+static void write_saving(struct json_writer *w, const struct saving *s)
+{
+    json_w_object(w);
+    json_w_member_int(w, "tokens", s->tokens);
+    json_w_member_int(w, "rows", s->exact.total);
+    json_w_member_int(w, "rows_off", s->off.total);
+    json_w_member_number(w, "flops", s->exact.operations);
+    json_w_member_number(w, "flops_off", s->off.operations);
+    json_w_member_number(w, "rows_part", part(s));
+    json_w_member_number(w, "flops_part", work(s));
+    json_w_key(w, "by_kind");
+    json_w_object(w);
     for (int kind = 0; kind < KINDS; kind++) {
-        if (off->rows[kind] == 0)
+        if (s->off.rows[kind] == 0)
             continue;
-        if (json)
-            printf("%s\"%s\":[%lld,%lld]", between, attend_name((enum attend)kind), (long long)exact->rows[kind],
-                   (long long)off->rows[kind]);
-        else
-            printf("  %-10s %12lld of %12lld\n", attend_name((enum attend)kind), (long long)exact->rows[kind],
-                   (long long)off->rows[kind]);
-        between = ",";
+        json_w_key(w, attend_name((enum attend)kind));
+        json_w_array(w);
+        json_w_int(w, s->exact.rows[kind]);
+        json_w_int(w, s->off.rows[kind]);
+        json_w_end_array(w);
+    }
+    json_w_end_object(w);
+    json_w_end_object(w);
+}
+
+/* The next length behind `tokens`: doubled, the last one `longest` itself. */
+static int64_t longer(int64_t tokens, int longest)
+{
+    return tokens < longest && 2 * tokens > longest ? longest : 2 * tokens;
+}
+
+static void print_table(const struct model_plan *plan, int longest)
+{
+    for (int64_t tokens = longest < SHORTEST ? longest : SHORTEST; tokens <= longest; tokens = longer(tokens, longest)) {
+        const struct saving s = saving_of(plan, (int32_t)tokens);
+        print_saving(&s);
     }
 }
 
-static void print_length(const struct model_plan *plan, int32_t tokens, bool json)
+static qr_status print_table_json(const struct model_plan *plan, int longest, qr_error *err)
 {
-    const struct rows_request request = {.end = tokens, .boundary = -1, .first_logits = tokens - 1};
-    struct row_plan rows;
-    rows_exact(plan, &request, &rows);
-    const struct cost exact = cost_of(plan, &rows);
-    rows_all(plan, 0, tokens, &rows);
-    const struct cost off = cost_of(plan, &rows);
-    const double part = (double)exact.total / (double)off.total, work = exact.operations / off.operations;
-    if (json)
-        printf("{\"tokens\":%d,\"rows\":%lld,\"rows_off\":%lld,\"flops\":%.6g,\"flops_off\":%.6g,\"rows_part\":%.6g,"
-               "\"flops_part\":%.6g,\"by_kind\":{",
-               tokens, (long long)exact.total, (long long)off.total, exact.operations, off.operations, part, work);
-    else
-        printf("%7d tokens: %12lld of %12lld rows times layers (%.4f), %10.4g of %10.4g FLOPs (%.4f)\n", tokens,
-               (long long)exact.total, (long long)off.total, part, exact.operations, off.operations, work);
-    print_kinds(&off, &exact, json);
-    if (json)
-        printf("}}\n");
+    struct json_writer *w = json_writer_open(false);
+    if (!w)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for the figures");
+    json_w_object(w);
+    json_w_member_string(w, "what", "rows");
+    json_w_key(w, "prompts");
+    json_w_array(w);
+    for (int64_t tokens = longest < SHORTEST ? longest : SHORTEST; tokens <= longest; tokens = longer(tokens, longest)) {
+        const struct saving s = saving_of(plan, (int32_t)tokens);
+        write_saving(w, &s);
+    }
+    json_w_end_array(w);
+    json_w_end_object(w);
+    return print_json(w, err);
 }
 
 qr_status bench_rows_run(const char *dir, int longest, bool json, qr_error *err)
@@ -127,7 +179,9 @@ qr_status bench_rows_run(const char *dir, int longest, bool json, qr_error *err)
     qr_free(path);
     if (st == QR_OK)
         st = plan_make(&config, config.stored_w8a8 ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE, &plan, err);
-    for (int64_t tokens = SHORTEST; st == QR_OK && tokens <= longest; tokens *= 2)
-        print_length(&plan, (int32_t)tokens, json);
+    if (st == QR_OK && json)
+        return print_table_json(&plan, longest, err);
+    if (st == QR_OK)
+        print_table(&plan, longest);
     return st;
 }

@@ -4,7 +4,7 @@
 
 #include "base/status.h"
 
-/* For prompts of 1,024 tokens and doubled up to `longest`: rows times layers and operations of exact trimming against every
+/* For prompts of 1,024 tokens and doubled up to `longest`, the last: rows times layers and operations of exact trimming against every
  * layer on every row. Reads the config of the folder `dir` only. */
 qr_status bench_rows_run(const char *dir, int longest, bool json, qr_error *err);
 

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "cli/plan.h"
+#include "cli/print_json.h"
 
 enum { SHORT_PROMPT = 16, WARM_TOKENS = 4, ROOM = 64 };
 
@@ -144,17 +145,28 @@ static int ascending(const void *a, const void *b)
 
 static double at(const struct serving *s, double part) { return s->gaps[(size_t)(part * (double)(s->gap_count - 1))]; }
 
-static qr_status report(struct serving *s, bool mixed, double seconds, qr_error *err)
+static void write_report(struct json_writer *w, const struct serving *s, bool mixed, double seconds)
+{
+    json_w_key(w, mixed ? "mixed" : "unmixed");
+    json_w_object(w);
+    json_w_member_number(w, "first_token_seconds", seconds);
+    json_w_member_uint(w, "tokens", s->gap_count);
+    json_w_member_number(w, "gap_p50_seconds", at(s, 0.5));
+    json_w_member_number(w, "gap_p90_seconds", at(s, 0.9));
+    json_w_member_number(w, "gap_max_seconds", at(s, 1));
+    json_w_end_object(w);
+}
+
+/* To the object in `w`, or as a line. */
+static qr_status report(struct serving *s, bool mixed, double seconds, struct json_writer *w, qr_error *err)
 {
     const struct bench_serve *o = s->o;
     if (s->failed || s->gap_count == 0)
         return qr_fail(err, QR_INTERNAL, "bench serve: %zu tokens came while the prompt of %d entered", s->gap_count,
                        o->tokens);
     qsort(s->gaps, s->gap_count, sizeof *s->gaps, ascending);
-    if (o->json)
-        printf("{\"mixed\":%s,\"streams\":%d,\"prompt_tokens\":%d,\"first_token_seconds\":%.6g,\"tokens\":%zu,"
-               "\"gap_p50_seconds\":%.6g,\"gap_p90_seconds\":%.6g,\"gap_max_seconds\":%.6g}\n",
-               mixed ? "true" : "false", o->streams, o->tokens, seconds, s->gap_count, at(s, 0.5), at(s, 0.9), at(s, 1));
+    if (w)
+        write_report(w, s, mixed, seconds);
     else
         printf("serve, %-8s %d streams beside a prompt of %d tokens: first token after %.2f s; between tokens p50 %.1f ms, "
                "p90 %.1f ms, longest %.1f ms (%zu tokens)\n",
@@ -165,7 +177,8 @@ static qr_status report(struct serving *s, bool mixed, double seconds, qr_error 
 
 /* ---- a run ---- */
 
-static qr_status run(qr_model *model, const qr_engine_options *options, const struct bench_serve *o, bool mixed, qr_error *err)
+static qr_status run(qr_model *model, const qr_engine_options *options, const struct bench_serve *o, bool mixed,
+                     struct json_writer *w, qr_error *err)
 {
     struct serving s = {.o = o};
     qr_model_info info;
@@ -188,11 +201,40 @@ static qr_status run(qr_model *model, const qr_engine_options *options, const st
         qr_release(s.engine, s.streams[i].handle);
     qr_engine_destroy(s.engine);
     if (st == QR_OK)
-        st = report(&s, mixed, seconds, err);
+        st = report(&s, mixed, seconds, w, err);
     pthread_cond_destroy(&s.warm);
     pthread_mutex_destroy(&s.lock);
     qr_free(s.gaps);
     qr_free(s.streams);
+    return st;
+}
+
+/* Both ways, one after the other; figures go to the object in `w` where there is one. */
+static qr_status run_both(qr_model *model, qr_engine_options *options, const struct bench_serve *o, struct json_writer *w,
+                          qr_error *err)
+{
+    qr_status st = QR_OK;
+    for (int mixed = 1; st == QR_OK && mixed >= 0; mixed--) {
+        options->max_prefill_tokens_per_step = mixed ? o->model.max_prefill_rows : 0;
+        st = run(model, options, o, mixed, w, err);
+    }
+    return st;
+}
+
+static qr_status run_json(qr_model *model, qr_engine_options *options, const struct bench_serve *o, qr_error *err)
+{
+    struct json_writer *w = json_writer_open(false);
+    if (!w)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for the figures");
+    json_w_object(w);
+    json_w_member_string(w, "what", "serve");
+    json_w_member_int(w, "streams", o->streams);
+    json_w_member_int(w, "prompt_tokens", o->tokens);
+    qr_status st = run_both(model, options, o, w, err);
+    json_w_end_object(w);
+    if (st == QR_OK)
+        return print_json(w, err);
+    json_writer_close(w);
     return st;
 }
 
@@ -210,10 +252,7 @@ qr_status bench_serve_run(const struct bench_serve *o, qr_error *err)
         st = qr_model_open(m.model, &model_options, &model, err);
     if (st != QR_OK)
         return st;
-    for (int mixed = 1; st == QR_OK && mixed >= 0; mixed--) {
-        options.max_prefill_tokens_per_step = mixed ? m.max_prefill_rows : 0;
-        st = run(model, &options, o, mixed, err);
-    }
+    st = o->json ? run_json(model, &options, o, err) : run_both(model, &options, o, NULL, err);
     qr_model_close(model);
     return st;
 }

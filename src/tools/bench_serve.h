@@ -12,7 +12,7 @@ struct bench_serve {
 };
 
 /* Inter-token times of the streams while the prompt enters: with its chunks beside their rows in one step, and with steps of
- * its own. Prints one line, or one JSON object, for each. */
+ * its own. Prints a line for each, or one JSON object. */
 qr_status bench_serve_run(const struct bench_serve *o, qr_error *err);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "cli/print_json.h"
 #include "model/w8a8.h"
 #include "plan/settle.h"
 #include "run/forward.h"
@@ -381,31 +382,57 @@ static qr_status run_steps(struct bench *b, qr_error *err)
 
 /* ---- printing ---- */
 
-static void print(const struct bench *b)
+static double rows_run(const struct bench *b)
 {
-    const struct bench_step *o = b->o;
-    const double steps = (double)b->steps;
-    double rows = o->prefill ? o->tokens : (double)o->batch * o->rows * steps;
+    return b->o->prefill ? b->o->tokens : (double)b->o->batch * b->o->rows * (double)b->steps;
+}
+
+static int64_t bytes_read(const struct bench *b)
+{
     int64_t bytes = 0;
     for (int k = 0; k < KINDS; k++)
         bytes += b->tally[k].bytes;
-    const double bound = (double)bytes / b->rate;
-    if (o->json) {
-        printf("{\"what\":\"%s\",\"backend\":\"%s\",\"steps\":%lld,\"seconds_per_step\":%.6g,\"rows_per_second\":%.6g,"
-               "\"bytes_per_step\":%.0f,\"read_bytes_per_second\":%.6g,\"share_of_bound\":%.4f,"
-               "\"seconds_unwatched\":%.6g,\"parts\":[",
-               o->prefill ? "prefill" : "decode", b->backend->name, (long long)b->steps, b->total / steps, rows / b->total,
-               (double)bytes / steps, b->rate, bound / b->total,
-               b->unwatched_steps ? b->unwatched / (double)b->unwatched_steps : 0.0);
-        for (int k = 0, first = 1; k < KINDS; k++)
-            if (b->tally[k].layers) {
-                printf("%s{\"part\":\"%s\",\"seconds\":%.6g,\"bytes\":%.0f}", first ? "" : ",", kind_names[k],
-                       b->tally[k].seconds / steps, (double)b->tally[k].bytes / steps);
-                first = 0;
-            }
-        printf("]}\n");
-        return;
+    return bytes;
+}
+
+static qr_status print_figures_json(const struct bench *b, qr_error *err)
+{
+    const double steps = (double)b->steps, bytes = (double)bytes_read(b);
+    struct json_writer *w = json_writer_open(false);
+    if (!w)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for the figures");
+    json_w_object(w);
+    json_w_member_string(w, "what", b->o->prefill ? "prefill" : "decode");
+    json_w_member_string(w, "backend", b->backend->name);
+    json_w_member_int(w, "steps", b->steps);
+    json_w_member_number(w, "seconds_per_step", b->total / steps);
+    json_w_member_number(w, "rows_per_second", rows_run(b) / b->total);
+    json_w_member_number(w, "bytes_per_step", bytes / steps);
+    json_w_member_number(w, "read_bytes_per_second", b->rate);
+    json_w_member_number(w, "share_of_bound", bytes / b->rate / b->total);
+    json_w_member_number(w, "seconds_unwatched", b->unwatched_steps ? b->unwatched / (double)b->unwatched_steps : 0.0);
+    json_w_key(w, "parts");
+    json_w_array(w);
+    for (int k = 0; k < KINDS; k++) {
+        if (b->tally[k].layers == 0)
+            continue;
+        json_w_object(w);
+        json_w_member_string(w, "part", kind_names[k]);
+        json_w_member_number(w, "seconds", b->tally[k].seconds / steps);
+        json_w_member_number(w, "bytes", (double)b->tally[k].bytes / steps);
+        json_w_end_object(w);
     }
+    json_w_end_array(w);
+    json_w_end_object(w);
+    return print_json(w, err);
+}
+
+static void print_figures(const struct bench *b)
+{
+    const struct bench_step *o = b->o;
+    const double steps = (double)b->steps;
+    const int64_t bytes = bytes_read(b);
+    const double bound = (double)bytes / b->rate;
     printf("%s on %s: ", o->prefill ? "prefill" : "decode", b->backend->name);
     if (o->prefill)
         printf("%d tokens after %d, %lld steps\n", o->tokens, o->context, (long long)b->steps);
@@ -426,7 +453,7 @@ static void print(const struct bench *b)
         printf("%-30s %10.3f %12.3f %10.2f %8.3f\n", "all, nothing watching", each * 1e3, (double)bytes / steps / 1e6,
                (double)bytes / steps / each / 1e9, (double)bytes / steps / b->rate / each);
     }
-    printf("%.1f rows/s; memory of this machine, same run: %.2f GB/s read\n", rows / b->total, b->rate / 1e9);
+    printf("%.1f rows/s; memory of this machine, same run: %.2f GB/s read\n", rows_run(b) / b->total, b->rate / 1e9);
 }
 
 qr_status bench_step_run(const struct bench_step *options, qr_error *err)
@@ -449,8 +476,10 @@ qr_status bench_step_run(const struct bench_step *options, qr_error *err)
         weigh(b);
         st = run_steps(b, err);
     }
-    if (st == QR_OK)
-        print(b);
+    if (st == QR_OK && options->json)
+        st = print_figures_json(b, err);
+    else if (st == QR_OK)
+        print_figures(b);
     runner_close(b->runner);
     if (b->backend)
         b->backend->close(b->backend);

@@ -8,16 +8,11 @@
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "tools/bench.h"
+#include "tools/op.h"
 #include "tools/open_device.h"
 #include "tools/op_check.h"
 #include "tools/op_cost.h"
 #include "tools/op_report.h"
-
-struct op_options {
-    const char *name, *in, *out, *device, *against;
-    int threads, times, ranks;
-    bool check, list, json;
-};
 
 /* Everything one call opens, closed in one place. */
 struct op_tool {
@@ -182,6 +177,15 @@ static void close_all(struct op_tool *t)
     op_file_close(t->file);
 }
 
+qr_status op_tool_run(const struct op_options *o, bool *passed, qr_error *err)
+{
+    struct op_tool t = {.options = o};
+    *passed = true;
+    qr_status st = run(&t, passed, err);
+    close_all(&t);
+    return st;
+}
+
 static int list(const struct command_line *line, const char *name, bool json)
 {
     qr_error err = {0};
@@ -216,9 +220,8 @@ int tool_op(int argc, char **argv)
     struct command_line line = {.command = "op", .synopsis = "[NAME] --in FILE --out FILE [OPTION...]",
                                 .about = "Runs one operator on the arrays of a file. Name, profile and parameters come from its metadata.",
                                 .options = table, .most = 1};
-    struct op_tool t = {.options = &o};
     qr_error err = {0};
-    bool passed = true;
+    bool passed;
     int status;
 
     if (!options_parse(&line, argc, argv, &status))
@@ -231,8 +234,7 @@ int tool_op(int argc, char **argv)
     if (!o.out && !o.check && !o.against && !o.times)
         return options_wrong(&line, "--out FILE is missing (or --check, --against or --time)");
 
-    qr_status st = run(&t, &passed, &err);
-    close_all(&t);
+    qr_status st = op_tool_run(&o, &passed, &err);
     if (st == QR_OK && !passed)
         st = qr_fail(&err, QR_BAD_FILE, "%s: outputs are outside the tolerance", o.in);
     return st == QR_OK ? 0 : report_failure("op", &err);

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/json.h"
+#include "cli/print_json.h"
 
 /* ---- the list ---- */
 
@@ -94,18 +94,6 @@ static void json_arrays(struct json_writer *w, const char *key, const struct op_
         json_w_end_object(w);
     }
     json_w_end_array(w);
-}
-
-/* Prints what was written, and closes the writer. */
-static qr_status print_json(struct json_writer *w, qr_error *err)
-{
-    const char *text;
-    size_t length;
-    qr_status st = json_finish(w, &text, &length, err);
-    if (st == QR_OK)
-        printf("%.*s\n", (int)length, text);
-    json_writer_close(w);
-    return st;
 }
 
 qr_status report_list_json(const struct op_harness *only, qr_error *err)

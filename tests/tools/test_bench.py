@@ -9,6 +9,7 @@ import unittest
 
 QUIRE = os.environ["QUIRE_PROGRAM"]
 MODELS = os.path.join(os.environ["QUIRE_SOURCE"], "models")
+OPERATOR = os.path.join(os.environ["QUIRE_SOURCE"], "tests", "golden", "ops4", "02-rmsnorm-both-a.safetensors")
 
 
 def bench(*arguments):
@@ -58,6 +59,51 @@ class Bench(unittest.TestCase):
             self.assertEqual(figures[0].keys(), figures[1].keys())
             for part, bytes_ in figures[0].items():
                 self.assertAlmostEqual(bytes_, figures[1][part], delta=bytes_ // 100, msg=part)
+
+    def test_json_is_one_object(self):
+        model = ["--model", f"{MODELS}/tiny-v41", "--json"]
+        small = ["--kv-ram-bytes", "50000000"]
+        for line in (["memory", "--json"], ["load", *model, *small], ["rows", *model], ["rows", *model, "--tokens", "5"],
+                     ["serve", *model, *small, "--tokens", "64", "--batch", "2"], ["prefill", *model, "--tokens", "9"],
+                     ["op", "--in", OPERATOR, "--json"]):
+            status, out, err = bench(*line)
+            self.assertEqual(status, 0, err)
+            self.assertIsInstance(json.loads(out), dict, line)
+
+    def test_prompts_of_rows_end_with_the_longest(self):
+        for longest, lengths in (("512", [512]), ("1024", [1024]), ("3000", [1024, 2048, 3000]), ("4096", [1024, 2048, 4096])):
+            status, out, err = bench("rows", "--model", f"{MODELS}/tiny-v41", "--tokens", longest, "--json")
+            self.assertEqual(status, 0, err)
+            self.assertEqual([p["tokens"] for p in json.loads(out)["prompts"]], lengths)
+        self.assertIn("32768 tokens:", bench("rows", "--model", f"{MODELS}/tiny-v41")[1])
+
+    def test_one_stream_is_one(self):
+        status, out, err = bench("serve", "--model", f"{MODELS}/tiny-v41", "--kv-ram-bytes", "50000000", "--tokens", "64",
+                                 "--batch", "1", "--json")
+        self.assertEqual((status, json.loads(out)["streams"]), (0, 1), err)
+
+    def test_an_operator_stands_beside_the_memory(self):
+        status, out, err = bench("op", "--in", OPERATOR, "--steps", "3", "--json")
+        time = json.loads(out)["time"]
+        self.assertEqual((status, time["calls"]), (0, 3), err)
+        self.assertGreater(time["bandwidth"], 0)
+
+    def test_a_wrong_line_is_one_sentence(self):
+        model = ["--model", f"{MODELS}/tiny-v41"]
+        for line, said in ((["decod", *model], 'unknown figures "decod", wanted memory, op, text, load, decode, prefill, serve or '
+                                               "rows; the nearest is decode"),
+                           (["opp"], "the nearest is op"),
+                           (["op"], "--in FILE is missing"),
+                           (["memory", "--chunk", "5"], "--chunk says nothing to memory"),
+                           (["rows", *model, "--in", "x"], "--in says nothing to rows"),
+                           (["decode", *model, "--mtp", "--rows", "4"], "--rows is 4, wanted 2 with --mtp"),
+                           (["op", "--in", "x", *model], "--model says nothing to op"),
+                           (["load", "rotate", *model], 'argument "rotate" is one too many'),
+                           (["load"], "--model DIR is missing")):
+            status, out, err = bench(*line)
+            self.assertEqual((status, out, err), (2, "", f"quire bench: {err.split(': ', 1)[1].splitlines()[0]}\n"
+                                                         "Try 'quire bench --help'.\n"))
+            self.assertIn(said, err)
 
     def test_what_cannot_be_measured_is_refused(self):
         self.assertEqual(bench("decode")[0], 2)
