@@ -113,7 +113,8 @@ typedef struct qr_engine_options {
     /* which rows a prompt runs (runtime.md 7): "exact" (default), "off", "bounded"; exact and off give the same bits */
     const char *decoder_replay, *encoder_replay;
     int32_t max_prefill_tokens_per_step; /* prefill rows beside decode rows; -1: what decode leaves; 0: never in one step */
-    int32_t attn_prefill_chunk_size; /* prefill rows of a step at most; 0: 16,384. Bounds scratch, changes no bit */
+    int32_t attn_prefill_chunk_size; /* prefill rows of an attention call, and so of a step, at most; 0: 16,384. Bounds the
+                                      * workspace, changes no bit */
     int32_t long_prefill_cap;       /* prefill rows of one request and step; 0: no cap */
     double scheduler_delay_factor;  /* hold a new prompt, while others run, for that many times the last prompt's latency */
     bool no_prefix_caching;
@@ -290,6 +291,14 @@ QR_API qr_status qr_submit(qr_engine *engine, const qr_request *request, void (*
 /* The next event of a request, waiting at most timeout_ms (negative: for ever). QR_BUSY: none came in time. QR_BAD_ARGUMENT:
  * the last event has been handed out, the request was released or has a callback. One thread per handle. */
 QR_API qr_status qr_poll(qr_engine *engine, qr_handle handle, int timeout_ms, qr_event *out, qr_error *err);
+/* A new request that goes on from what `parent` has said so far: its prompt is the parent's and every token of the answer
+ * whose event was made before this call, fetched or not. Pages are shared through the prefix cache, no state is; the parent
+ * goes on as if nothing had happened. `how` says how, as for qr_submit: its tokens and `after` are not looked at, max_tokens
+ * and min_tokens count from here. With the parent's sampling it draws what the parent goes on to draw (penalties count the
+ * parent's answer as prompt). Callback and user as for qr_submit. QR_BAD_ARGUMENT: no such request, or it was cancelled.
+ * QR_BAD_REQUEST: the context has no room for more. QR_BUSY: the queue is full. */
+QR_API qr_status qr_fork(qr_engine *engine, qr_handle parent, const qr_request *how,
+                         void (*callback)(void *user, const qr_event *event), void *user, qr_handle *out, qr_error *err);
 /* Asks a request to stop. No token follows: those not handed out yet are dropped, and the last event, QR_FINISH_CANCELLED,
  * comes within a step, also while the request waits for its turn. (A callback that is running at this moment goes on.)
  * Unknown handles are ignored. */
@@ -383,6 +392,16 @@ QR_API qr_status qr_session_poll(qr_session *session, int timeout_ms, qr_event *
 
 /* ---- metrics ---- */
 
+/* How long something took, how often: count[i] times more than qr_histogram_bound(i - 1) seconds and at most
+ * qr_histogram_bound(i). */
+enum { QR_HISTOGRAM_BUCKETS = 16 };
+typedef struct qr_histogram {
+    uint64_t count[QR_HISTOGRAM_BUCKETS];
+    double sum;                  /* seconds of all of them */
+} qr_histogram;
+/* Upper bound of a bucket in seconds, the same for every histogram; infinity for the last. */
+QR_API double qr_histogram_bound(int bucket);
+
 typedef struct qr_metrics {
     size_t size;                 /* sizeof(qr_metrics), set by the caller; how much was filled in */
     uint64_t requests_submitted, requests_finished, requests_cancelled, requests_failed;
@@ -404,6 +423,13 @@ typedef struct qr_metrics {
     uint64_t chunks_cut;         /* prefill chunks that ended where an image was taken */
     uint64_t images_held;        /* pages that hold images now */
     double last_step_age;        /* seconds since the last step that went well; -1: none yet */
+    /* latencies (runtime.md 12.3) */
+    qr_histogram time_to_first_token; /* from submit */
+    qr_histogram inter_token;    /* between two tokens of one request */
+    qr_histogram queue;          /* from submit to the end of the wait: its first step begins */
+    qr_histogram step;
+    double longest_silence;      /* seconds since the last token of the running request that has been silent longest; 0: none
+                                  * has said anything yet */
 } qr_metrics;
 QR_API void qr_get_metrics(const qr_engine *engine, qr_metrics *out);
 

@@ -1,4 +1,4 @@
-/* engine.h: the object behind qr_engine, and its parts: handles.c (the public calls on requests), engine.c (creation, the
+/* engine.h: the object behind qr_engine, and its parts: handles.c, fork.c (the public calls on requests), engine.c (creation, the
  * thread), step.c (a batch of the scheduler is run and its results told), generate.c (one request's answer), score.c,
  * inject.c (events of tests), sleep.c, size.c and rules.c.
  *
@@ -106,6 +106,7 @@ struct task {
     struct sched_request *sched;    /* the scheduler's record of it */
     struct request *r;              /* NULL: a score */
     struct score_job *job;
+    bool begun;                     /* its first step has begun */
     qr_status status;               /* why it failed, once it has */
     qr_error error;
     /* of a request's answer */

@@ -205,6 +205,9 @@ static qr_status prepare(struct task *t, qr_error *err)
 {
     struct request *r = t->r;
     detok_start(&t->detok, t->engine->model->tokenizer);
+    r->answer = qr_calloc((size_t)(r->limit - r->prompt_count), sizeof *r->answer);
+    if (!r->answer)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for an answer of %d tokens", r->limit - r->prompt_count);
     qr_status st = prepare_prompt_event(t, err);
     if (st == QR_OK && sampling_wants_counts(&r->sampling)) {
         st = token_counts_open(t->engine->model->config.vocab_size, &t->counts, err);

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "engine/engine.h"
+#include "engine/histogram.h"
 
 const char *qr_finish_name(qr_finish finish)
 {
@@ -85,6 +86,17 @@ static void note_usage(struct qr_engine *engine, struct request *r, const qr_usa
     r->usage = *usage;
 }
 
+/* A token is out, whoever hears it. */
+static void note_token(struct qr_engine *engine, struct request *r, int32_t token)
+{
+    const double now = clock_seconds();
+    qr_metrics *m = &engine->metrics;
+    histogram_add(r->told == 0 ? &m->time_to_first_token : &m->inter_token,
+                  now - (r->told == 0 ? r->submitted : r->last_token));
+    r->answer[r->told++] = token;
+    r->last_token = now;
+}
+
 static void note_end(struct qr_engine *engine, struct request *r, qr_finish finish)
 {
     qr_metrics *m = &engine->metrics;
@@ -118,6 +130,8 @@ void engine_deliver(struct qr_engine *engine, struct request *r, struct event *e
     const bool cancelled = atomic_load(&r->cancelled);
     e->event.handle = r->handle;
     note_usage(engine, r, usage);
+    if (e->event.token >= 0 && !cancelled)
+        note_token(engine, r, e->event.token);
     if (last && cancelled && e->event.finish != QR_FINISH_ERROR)
         event_cut(e);
     if (last)
@@ -324,9 +338,14 @@ void qr_get_metrics(const qr_engine *given, qr_metrics *out)
     qr_metrics m = engine->metrics;
     m.requests_waiting = (uint64_t)engine->waiting;
     m.requests_running = 0;
-    m.last_step_age = engine->last_step > 0 ? clock_seconds() - engine->last_step : -1;
-    for (const struct request *r = engine->oldest; r; r = r->next)
+    const double now = clock_seconds();
+    m.last_step_age = engine->last_step > 0 ? now - engine->last_step : -1;
+    m.longest_silence = 0;
+    for (const struct request *r = engine->oldest; r; r = r->next) {
+        const double silence = r->state == REQUEST_RUNNING && r->told > 0 ? now - r->last_token : 0;
         m.requests_running += r->state == REQUEST_RUNNING;
+        m.longest_silence = silence > m.longest_silence ? silence : m.longest_silence;
+    }
     pthread_mutex_unlock(&engine->lock);
     m.size = out->size < sizeof m ? out->size : sizeof m;
     memcpy(out, &m, m.size);

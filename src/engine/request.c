@@ -252,6 +252,7 @@ void request_free(struct request *r)
     qr_free(r->bias);
     qr_free(r->banned);
     qr_free(r->tokens);
+    qr_free(r->answer);
     qr_free(r->name);
     qr_free(r);
 }

@@ -31,7 +31,7 @@ enum request_state {
 struct request {
     qr_handle handle;
     char *name;                     /* the caller's id, or NULL */
-    int32_t *tokens;                /* the prompt; generation makes room for the answer behind it */
+    int32_t *tokens;                /* the prompt */
     int32_t prompt_count, count, limit; /* limit: tokens that prompt and answer may have together */
     struct sampling_params sampling;
     struct logit_bias *bias;
@@ -50,6 +50,7 @@ struct request {
     void *user;
     double submitted;
     struct event *final;            /* made at submit, so that the last event never lacks memory */
+    int32_t *answer;                /* [limit - prompt_count], once it runs: tokens whose events have been made, `told` of them */
 
     _Atomic bool cancelled;         /* set under the lock, looked at without it */
 
@@ -59,6 +60,8 @@ struct request {
     bool released;                  /* the caller has forgotten it */
     struct event *first, *last;     /* events not yet fetched */
     struct event *handed;           /* the event of the last qr_poll, freed by the next */
+    int32_t told;                   /* tokens in `answer` */
+    double last_token;              /* when the last of them came */
     qr_usage usage;
 };
 

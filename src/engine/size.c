@@ -106,6 +106,8 @@ static struct model_limits choose_limits(const qr_engine_options *o, int32_t len
 {
     const int64_t most = (int64_t)length * o->max_num_seqs;
     int32_t rows = o->max_num_batched_tokens < most ? o->max_num_batched_tokens : (int32_t)most;
+    if (rows > (int64_t)o->attn_prefill_chunk_size + o->max_num_seqs)
+        rows = o->attn_prefill_chunk_size + o->max_num_seqs; /* prefill rows of a step, and a decode row each */
     if (rows <= o->max_num_seqs)
         rows = o->max_num_seqs + 1; /* a decode row each, and one left for a prompt */
     int32_t logits = rows < LOGIT_ROWS ? rows : LOGIT_ROWS;

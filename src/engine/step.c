@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "engine/engine.h"
+#include "engine/histogram.h"
 
 /* ---- tasks ---- */
 
@@ -115,12 +116,28 @@ static void note_time(struct task *t, const struct batch_span *span, double spen
     *(span->rows ? &t->usage.seconds_prefill : &t->usage.seconds_decode) += spent;
 }
 
+/* The wait of requests whose first span this is ends now. */
+static void note_queue(struct qr_engine *engine, const struct batch *batch, double now)
+{
+    pthread_mutex_lock(&engine->lock);
+    for (int32_t b = 0; b < batch->count; b++) {
+        const struct sched_request *s = sched_span_request(engine->sched, b);
+        struct task *t = s ? s->owner : NULL;
+        if (!t || !t->r || t->begun)
+            continue;
+        t->begun = true;
+        histogram_add(&engine->metrics.queue, now - t->r->submitted);
+    }
+    pthread_mutex_unlock(&engine->lock);
+}
+
 static void note_step(struct qr_engine *engine, const struct batch *batch, qr_status st, double spent)
 {
     pthread_mutex_lock(&engine->lock);
     qr_metrics *m = &engine->metrics;
     m->steps += batch->count > 0;
     m->step_seconds += spent;
+    histogram_add(&m->step, spent);
     if (st == QR_OK)
         engine->last_step = clock_seconds();
     for (int32_t b = 0; b < batch->count; b++)
@@ -156,6 +173,7 @@ bool engine_step(struct qr_engine *engine)
     if (!sched_next(engine->sched, &batch))
         return false;
     const double start = clock_seconds();
+    note_queue(engine, batch, start);
     qr_status st = sched_broken(engine->sched, &err); /* a debug build looks after every pass */
     if (st == QR_OK)
         st = run_batch(engine, batch, &err);

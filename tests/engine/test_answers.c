@@ -357,6 +357,48 @@ static void log_probabilities_come_only_where_they_were_asked_for(void **state)
     reply_free(&own);
 }
 
+static uint64_t counted(const qr_histogram *h)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < QR_HISTOGRAM_BUCKETS; i++)
+        n += h->count[i];
+    return n;
+}
+
+static void latencies_are_counted_once_each(void **state)
+{
+    (void)state;
+    struct opened fresh = engine_open(MODEL, NULL, 1, NULL);
+    const qr_sampling s = greedy();
+    qr_metrics m = {.size = sizeof m};
+    const qr_request q = request_on(&story, &s, 5);
+    for (int i = 0; i < 3; i++) {
+        struct reply r = reply_of(&fresh, &q);
+        reply_free(&r);
+    }
+    qr_get_metrics(fresh.engine, &m);
+    assert_int_equal(counted(&m.time_to_first_token), 3);
+    assert_int_equal(counted(&m.inter_token), 3 * 4);
+    assert_int_equal(counted(&m.queue), 3);
+    assert_int_equal(counted(&m.step), m.steps);
+    assert_true(m.step.sum == m.step_seconds);
+    assert_true(m.time_to_first_token.sum > m.queue.sum); /* a step lies between */
+    assert_true(m.longest_silence == 0);
+    for (int i = 1; i < QR_HISTOGRAM_BUCKETS; i++)
+        assert_true(qr_histogram_bound(i) > qr_histogram_bound(i - 1));
+    assert_true(qr_histogram_bound(QR_HISTOGRAM_BUCKETS - 1) > 1e300);
+
+    qr_handle handle;
+    qr_event event;
+    qr_request long_one = request_on(&story, &s, 200);
+    assert_int_equal(qr_submit(fresh.engine, &long_one, NULL, NULL, &handle, NULL), QR_OK);
+    assert_int_equal(qr_poll(fresh.engine, handle, -1, &event, NULL), QR_OK);
+    assert_int_equal(qr_engine_sleep(fresh.engine, QR_SLEEP_KV_CACHE, NULL), QR_OK); /* it runs no more, and says nothing */
+    qr_get_metrics(fresh.engine, &m);
+    assert_true(m.longest_silence > 0);
+    engine_close(&fresh);
+}
+
 static void metrics_add_up(void **state)
 {
     (void)state;
@@ -411,6 +453,7 @@ int main(void)
         cmocka_unit_test(log_probabilities_are_those_of_a_score),
         cmocka_unit_test(log_probabilities_come_only_where_they_were_asked_for),
         cmocka_unit_test(metrics_add_up),
+        cmocka_unit_test(latencies_are_counted_once_each),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

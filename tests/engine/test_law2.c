@@ -49,6 +49,7 @@ struct variant {
     int threads;
     int32_t rows, block;
     const char *kv, *index;
+    int32_t chunk;
 };
 
 static void same_under(const char *dir, const struct variant *v, const struct reply *wanted)
@@ -60,6 +61,7 @@ static void same_under(const char *dir, const struct variant *v, const struct re
     options.block_size = v->block;
     options.kv_cache_dtype = v->kv;
     options.index_cache_dtype = v->index;
+    options.attn_prefill_chunk_size = v->chunk;
     options.max_model_len = 512;
     struct opened o = engine_open(dir, NULL, v->threads, &options);
     make_requests(q, s);
@@ -99,21 +101,24 @@ static void hold(const char *dir, const struct variant *variants, int count)
 }
 
 static const struct variant v41[] = {
-    {"after others", 1, 0, 0, NULL, NULL},
-    {"one row a step", 1, 1, 0, NULL, NULL},
-    {"7 rows a step", 1, 7, 0, NULL, NULL},
-    {"64 rows a step", 2, 64, 0, NULL, NULL},
-    {"2048 rows a step", 2, 2048, 0, NULL, NULL},
-    {"three threads", 3, 33, 0, NULL, NULL},
-    {"pages of 32 tokens", 2, 50, 32, NULL, NULL},
-    {"rows in bf16", 1, 100, 64, "bf16", NULL},
-    {"keys in fp8", 2, 100, 0, NULL, "fp8"},
-    {"bf16 and fp8", 2, 19, 64, "bf16", "fp8"},
+    {"after others", 1, 0, 0, NULL, NULL, 0},
+    {"one row a step", 1, 1, 0, NULL, NULL, 0},
+    {"7 rows a step", 1, 7, 0, NULL, NULL, 0},
+    {"64 rows a step", 2, 64, 0, NULL, NULL, 0},
+    {"2048 rows a step", 2, 2048, 0, NULL, NULL, 0},
+    {"three threads", 3, 33, 0, NULL, NULL, 0},
+    {"pages of 32 tokens", 2, 50, 32, NULL, NULL, 0},
+    {"rows in bf16", 1, 100, 64, "bf16", NULL, 0},
+    {"keys in fp8", 2, 100, 0, NULL, "fp8", 0},
+    {"bf16 and fp8", 2, 19, 64, "bf16", "fp8", 0},
+    {"13 prefill rows of an attention call", 2, 0, 0, NULL, NULL, 13},
+    {"one prefill row of an attention call", 2, 0, 0, NULL, NULL, 1},
 };
 static const struct variant v4[] = {
-    {"after others", 1, 0, 0, NULL, NULL},         {"one row a step", 1, 1, 0, NULL, NULL},
-    {"7 rows a step", 2, 7, 0, NULL, NULL},        {"64 rows a step", 3, 64, 0, NULL, NULL},
-    {"pages of 256 tokens", 1, 2048, 256, NULL, NULL},
+    {"after others", 1, 0, 0, NULL, NULL, 0},         {"one row a step", 1, 1, 0, NULL, NULL, 0},
+    {"7 rows a step", 2, 7, 0, NULL, NULL, 0},        {"64 rows a step", 3, 64, 0, NULL, NULL, 0},
+    {"pages of 256 tokens", 1, 2048, 256, NULL, NULL, 0},
+    {"13 prefill rows of an attention call", 2, 0, 0, NULL, NULL, 13},
 };
 #define COUNT(list) (int)(sizeof(list) / sizeof *(list))
 

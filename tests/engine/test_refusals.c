@@ -291,6 +291,12 @@ static void a_plan_is_what_an_engine_takes(void **state)
     assert_int_equal(planned.slots, 3);
     assert_true(planned.max_model_len > 0 && planned.workspace > 0 && planned.weights > 0 && planned.tables > 0);
     engine_close(&other);
+
+    /* the rows of an attention call bound the workspace */
+    options.attn_prefill_chunk_size = 32;
+    assert_int_equal(qr_plan(dir, &model, &options, &taken, NULL), QR_OK);
+    assert_true(taken.workspace < planned.workspace / 4);
+    assert_true(taken.pages == planned.pages && taken.max_model_len == planned.max_model_len);
 }
 
 static void engines_come_and_go_without_a_trace(void **state)
