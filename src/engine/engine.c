@@ -123,6 +123,8 @@ static qr_status open_sched(struct qr_engine *engine, const struct engine_size *
     if (!engine->results)
         return qr_fail(err, QR_NO_MEMORY, "no memory for results of %d requests", options.max_requests);
     qr_status st = geometry_pool(&engine->geometry, size->blocks, size->slots, &engine->pool, err);
+    if (st == QR_OK && engine_watches_pages(engine->model->device))
+        st = page_watch_open(&engine->geometry, &engine->pool, &engine->watch, err);
     return st == QR_OK ? sched_open(&options, &engine->sched, err) : st;
 }
 
@@ -168,6 +170,7 @@ static void engine_free(struct qr_engine *engine)
     qr_free(engine->logits);
     qr_free(engine->results);
     sched_close(engine->sched);
+    page_watch_close(engine->watch);
     runner_close(engine->runner);
     if (engine->backend)
         engine->backend->close(engine->backend);

@@ -10,6 +10,7 @@
 #include "cache/budget.h"
 #include "engine/request.h"
 #include "run/forward.h"
+#include "run/page_watch.h"
 #include "run/token_counts.h"
 #include "sched/sched.h"
 #include "text/detokenizer.h"
@@ -34,6 +35,7 @@ struct qr_engine {
     struct backend *backend;
     struct runner *runner;
     struct pool_layout pool;
+    struct page_watch *watch;       /* debug builds over host memory; else NULL */
     struct sched *sched;
     qr_plan_bytes plan;
     int32_t max_model_len, max_requests;
@@ -152,6 +154,9 @@ void score_rows(struct task *t, const struct span_rows *rows, struct sched_resul
 void score_end(struct task *t);
 
 /* ---- size.c ---- */
+
+/* Whether an engine on that device sums its pages: in debug builds, where it can read them. */
+bool engine_watches_pages(const char *device);
 
 /* Everything beside weights and pools that an engine holds, in bytes. */
 struct workspace_sizes {

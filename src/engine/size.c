@@ -146,6 +146,16 @@ struct sched_options engine_sched_options(const struct model_plan *plan, const s
                                   .image_interval = o->state_checkpoint_interval_tokens};
 }
 
+bool engine_watches_pages(const char *device)
+{
+#ifdef QR_DEBUG
+    return strncmp(device, "cpu", 3) == 0;
+#else
+    (void)device;
+    return false;
+#endif
+}
+
 /* Everything beside weights and pools that an engine holds (architecture.md, law 3). */
 static qr_status size_workspace(const struct model_plan *plan, const struct engine_place *place, struct engine_size *size,
                                 qr_error *err)
@@ -169,6 +179,8 @@ static qr_status size_workspace(const struct model_plan *plan, const struct engi
     w->sampling = vocab * (int64_t)sizeof(float) + (int64_t)sampler_scratch_bytes(vocab) +
                   m->max_requests * (int64_t)token_counts_bytes(vocab);
     w->scheduler = sched_bytes_for(&sched);
+    if (engine_watches_pages(place->device))
+        w->scheduler += page_watch_bytes_for(size->blocks);
     return backend_scratch(place->device, place->threads, &largest, &w->scratch, err);
 }
 

@@ -11,6 +11,7 @@ static void lie_down(struct qr_engine *engine, unsigned tags)
     sched_vacate(engine->sched);
     if (tags & QR_SLEEP_KV_CACHE)
         runner_release_pools(engine->runner);
+    page_watch_forget(engine->watch);
     if (tags & QR_SLEEP_WEIGHTS)
         runner_release_weights(engine->runner);
 }

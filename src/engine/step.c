@@ -102,12 +102,19 @@ static qr_status run_copies(struct qr_engine *engine, const struct batch *batch,
     return st;
 }
 
+/* Pages of others that are looked at after every step of a debug build. */
+enum { WATCHED_PAGES = 16 };
+
 static qr_status run_batch(struct qr_engine *engine, const struct batch *batch, qr_error *err)
 {
     qr_status st = run_copies(engine, batch, err);
     if (st == QR_OK && batch->count > 0)
         st = runner_step(engine->runner, batch, NULL, err);
-    return st;
+    if (!engine->watch)
+        return st;
+    const qr_status watched = page_watch_step(engine->watch, batch, runner_cache(engine->runner).base, WATCHED_PAGES,
+                                              st == QR_OK ? err : NULL);
+    return st == QR_OK ? watched : st;
 }
 
 /* A task's share of the step's time: all of it, to what it was doing. */

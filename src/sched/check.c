@@ -50,12 +50,27 @@ static qr_status check_pages(const struct sched *s, const struct sched_request *
     return QR_OK;
 }
 
+/* Its ranges are those of its admission, and they hold every row that it wants (I6, I9). */
+static qr_status check_rows(const struct sched *s, const struct sched_request *r, qr_error *err)
+{
+    const int32_t wanted = sched_min(r->first_logits, r->end - 1);
+    if (r->state != SCHED_PREFILL)
+        return QR_OK;
+    if (r->rows.end != r->end || r->rows.first > r->next)
+        return broken(err, "I6", r, "runs ranges of another end or start than its own");
+    if (r->hit > wanted || r->rows.layer[s->options.plan->layers - 1].query > wanted)
+        return broken(err, "I9", r, "wants logits of rows that its ranges leave out");
+    return QR_OK;
+}
+
 static qr_status check_request(const struct sched *s, const struct sched_request *r, const struct books *books,
                                qr_error *err)
 {
     qr_status st = check_progress(s, r, err);
     if (st == QR_OK)
         st = check_pages(s, r, err);
+    if (st == QR_OK)
+        st = check_rows(s, r, err);
     if (st != QR_OK)
         return st;
     if (r->slot < 0 || r->slot >= s->options.pool->slots || books->holder[r->slot]++ > 0)
@@ -73,6 +88,41 @@ static qr_status check_queue(const struct sched *s, const struct queue *q, const
         st = check_request(s, r, books, err);
     if (st == QR_OK && count != q->count)
         return qr_fail(err, QR_INTERNAL, "a queue of %d requests says it has %d", count, q->count);
+    return st;
+}
+
+/* ---- batches that are out ---- */
+
+/* Whether the span's result will be taken. */
+static bool listens(const struct sched_request *r, uint64_t step)
+{
+    for (int32_t i = 0; i < r->flights; i++)
+        if (r->flight[i].step == step)
+            return true;
+    return false;
+}
+
+/* A chunk's ranges are its request's, however the prompt is cut (I6). Whether a step runs the head and draws follows from
+ * its record alone, so that every rank would do the same (I7). */
+static qr_status check_span(const struct batch_span *span, const struct sched_request *r, qr_error *err)
+{
+    const bool draws = span->logits_from < span->count, ends = span->first_position + span->count >= r->end;
+    if (span->rows && (memcmp(span->rows, &r->rows, sizeof r->rows) != 0 || span->write_from != r->hit))
+        return broken(err, "I6", r, "has a chunk in flight with ranges of its own");
+    if (span->final != ends || (span->final && !draws))
+        return broken(err, "I7", r, "has a span in flight that does not say whether it is the last");
+    return QR_OK;
+}
+
+static qr_status check_batches(const struct sched *s, qr_error *err)
+{
+    qr_status st = QR_OK;
+    for (int32_t i = 0; i < s->out; i++) {
+        const struct out_batch *o = &s->ring[(s->ring_first + i) % (s->options.depth + 1)];
+        for (int32_t b = 0; st == QR_OK && b < o->batch.count; b++)
+            if (listens(o->request[b], o->batch.step))
+                st = check_span(&o->batch.spans[b], o->request[b], err);
+    }
     return st;
 }
 
@@ -131,6 +181,8 @@ static qr_status check_all(const struct sched *s, const struct books *books, qr_
         st = check_references(s, books, err);
     if (st == QR_OK)
         st = check_slots(s, books, err);
+    if (st == QR_OK)
+        st = check_batches(s, err);
     return st == QR_OK ? check_maintenance(s, err) : st;
 }
 

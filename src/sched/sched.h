@@ -141,8 +141,8 @@ bool sched_idle(const struct sched *s);
 /* The request of span b of the oldest batch that is out; NULL when it is no longer listening. */
 struct sched_request *sched_span_request(const struct sched *s, int32_t b);
 
-/* The invariants of runtime.md 4.11 that can be seen from here (I1 to I5, I8, I11): QR_INTERNAL naming the first
- * broken. */
+/* The invariants of runtime.md 4.11 that can be seen from here (I1 to I9, I11; run/page_watch.h sees I10): QR_INTERNAL
+ * naming the first broken. */
 qr_status sched_check(const struct sched *s, qr_error *err);
 /* The first broken invariant that option `check` met; QR_OK: none. */
 qr_status sched_broken(const struct sched *s, qr_error *err);

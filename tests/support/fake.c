@@ -54,6 +54,7 @@ void fake_open(struct fake *f, const struct fake_options *options)
         fail_msg("%s", err.message);
     assert_int_equal(cache_pool_open(&f->geometry, options->blocks, options->slots, &f->pool, NULL), QR_OK);
     memset(f->pool.base, 0xA5, (size_t)f->pool.layout.bytes);
+    assert_int_equal(page_watch_open(&f->geometry, &f->pool.layout, &f->pages, NULL), QR_OK);
     struct sched_options o = options->sched;
     o.plan = &f->plan;
     o.geometry = &f->geometry;
@@ -94,6 +95,7 @@ void fake_close(struct fake *f)
         free_request(f->requests[i]);
     free(f->requests);
     sched_close(f->sched);
+    page_watch_close(f->pages);
     cache_pool_close(&f->pool);
 }
 
@@ -484,6 +486,14 @@ static void scribble(struct fake *f, const struct batch *batch)
     }
 }
 
+/* Four other pages a step: none stays unseen for long. */
+static void check_other_pages(struct fake *f, const struct batch *batch)
+{
+    qr_error err = {0};
+    if (page_watch_step(f->pages, batch, f->pool.base, 4, &err) != QR_OK)
+        fail_msg("%s", err.message);
+}
+
 static void run_batch(struct fake *f, const struct batch *batch, bool fails)
 {
     check_batch(f, batch);
@@ -494,6 +504,7 @@ static void run_batch(struct fake *f, const struct batch *batch, bool fails)
     if (fails) {
         scribble(f, batch);
         f->failures++;
+        check_other_pages(f, batch);
         return;
     }
     for (int32_t b = 0; b < batch->count; b++)
@@ -502,6 +513,7 @@ static void run_batch(struct fake *f, const struct batch *batch, bool fails)
         run_span(f, &batch->spans[b]);
         move_cursor(f, &batch->spans[b], batch->spans[b].first_position + accepted_of(f, &batch->spans[b]));
     }
+    check_other_pages(f, batch);
 }
 
 /* ---- results ---- */

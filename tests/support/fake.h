@@ -7,6 +7,7 @@
 #define QR_TESTS_FAKE_H
 
 #include "cache/pool.h"
+#include "run/page_watch.h"
 #include "sched/sched.h"
 
 struct fake_options {
@@ -38,6 +39,7 @@ struct fake {
     struct model_plan plan;
     struct geometry geometry;
     struct cache_pool pool;
+    struct page_watch *pages; /* no step changes a page that it does not name */
     struct sched *sched;
     struct fake_options options;
     struct fake_request **requests; /* by number */
