@@ -125,7 +125,9 @@ static qr_status open_sched(struct qr_engine *engine, const struct engine_size *
     qr_status st = geometry_pool(&engine->geometry, size->blocks, size->slots, &engine->pool, err);
     if (st == QR_OK && engine_watches_pages(engine->model->device))
         st = page_watch_open(&engine->geometry, &engine->pool, &engine->watch, err);
-    return st == QR_OK ? sched_open(&options, &engine->sched, err) : st;
+    if (st == QR_OK)
+        st = sched_open(&options, &engine->sched, err);
+    return st == QR_OK ? sched_prove_hit(engine->sched, err) : st;
 }
 
 static bool say_weights(void *user, uint64_t done, uint64_t total)

@@ -73,6 +73,9 @@ struct sched_metrics {
 qr_status sched_open(const struct sched_options *options, struct sched **out, qr_error *err);
 /* Bytes that it takes; of the options only the numbers, plan, geometry and pool are looked at. */
 int64_t sched_bytes_for(const struct sched_options *options);
+/* That a hit can happen: a block is published and looked for as blocks of requests are, then forgotten. For a scheduler that
+ * nobody uses yet. QR_INTERNAL: it was not found (I5); QR_NO_MEMORY. */
+qr_status sched_prove_hit(struct sched *s, qr_error *err);
 /* Every request must have been taken by sched_finished or be freed by its owner afterwards. */
 void sched_close(struct sched *s);
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cache/geometry.h"
+#include "cache/image_copy.h"
 
 /* Planes are taken from an address that nobody owns; nothing is read. */
 static uint8_t *const base = (uint8_t *)((intptr_t)1 << 40);
@@ -313,6 +314,65 @@ static void addresses_follow_the_formulas_beyond_4_gib(void **state)
     assert_int_equal(geometry_cursor(&g, &pool, 63), entry + tails + 6 * 7 * 2048);
 }
 
+/* Known failures 3 and 32 (runtime.md 15). 3: scales of one owner written over another's, because a view dropped its base. */
+static void scales_of_every_owner_start_at_its_own_base(void **state)
+{
+    (void)state;
+    struct model_plan plan = plan_of(V41_FLASH);
+    static const enum row_format index[] = {ROW_INDEX_FP8, ROW_INDEX_FP4};
+    for (int f = 0; f < 2; f++) {
+        struct geometry g = made(&plan, 128, ROW_FP4_E4M3, index[f], 0);
+        struct pool_layout pool;
+        struct row_plane main, keys;
+        assert_int_equal(geometry_pool(&g, 1000, 2, &pool, NULL), QR_OK);
+        int64_t field = 0;
+        for (int32_t o = 0; o < g.owners; o++) {
+            const int64_t rows = g.owner[o].rows, own = pool.index_offset[o], apart = pool.index_scale_offset[o];
+            geometry_main_plane(&g, &pool, base, o, &main); /* a row: values, then scales */
+            assert_int_equal(byte_of(main.values), field);
+            assert_int_equal(byte_of(main.scales), field + 256);
+            field += rows * (256 + 32);
+            geometry_index_plane(&g, &pool, base, o, &keys);
+            assert_int_equal(byte_of(keys.values), own);
+            assert_int_equal(byte_of(keys.scales), f ? apart : own + 16 * 128);
+            assert_true(!f || (apart >= own + 1000 * rows * 64 && apart < pool.state_offset));
+        }
+        assert_int_equal(field, g.main_page_bytes);
+    }
+}
+
+/* 32: an arena beyond 4 GiB whose high slots alone were wrong: every address of the last slot, and of what is copied there. */
+static void high_slots_lie_beyond_4_gib(void **state)
+{
+    (void)state;
+    enum { SLOTS = 2000 };
+    struct model_plan plan = plan_of(V41_FLASH);
+    struct geometry g = made(&plan, 128, ROW_BF16, ROW_INDEX_FP8, 5);
+    struct pool_layout pool;
+    struct ring_plane ring;
+    assert_int_equal(geometry_pool(&g, 100, SLOTS, &pool, NULL), QR_OK);
+    const int64_t entry = pool.state_offset + (SLOTS - 1) * (int64_t)g.state_bytes;
+    assert_true(SLOTS * g.state_bytes > (int64_t)8 << 30);
+    assert_int_equal(pool.bytes, pool.state_offset + SLOTS * g.state_bytes);
+    for (int32_t layer = 0; layer < g.ring_layers; layer++) {
+        geometry_window(&g, &pool, base, layer, &ring);
+        assert_int_equal(byte_of(ring.values) + (SLOTS - 1) * ring.slot_stride, entry + g.window_offset + layer * g.ring_bytes);
+    }
+    assert_int_equal(geometry_cursor(&g, &pool, SLOTS - 1), entry + g.cursor_offset);
+    const struct cache_copy moved = slot_copy(&g, &pool, 0, SLOTS - 1);
+    assert_int_equal(moved.from, pool.state_offset);
+    assert_int_equal(moved.to, entry);
+
+    struct cache_copy copies[512];
+    block_id units[64];
+    assert_true(image_copies_most(&g) <= 512 && image_units(&g) <= 64);
+    for (int32_t i = 0; i < image_units(&g); i++)
+        units[i] = 1 + i;
+    const int32_t count = image_copies(&g, &pool, SLOTS - 1, units, IMAGE_STORE, copies);
+    for (int32_t i = 0; i < count; i++)
+        assert_true(copies[i].from >= entry && copies[i].from + copies[i].bytes <= pool.bytes);
+}
+
 static void sizes_that_do_not_fit_are_refused(void **state)
 {
     (void)state;
@@ -542,6 +602,8 @@ int main(void)
         cmocka_unit_test(draft_width_needs_a_drafter),
         cmocka_unit_test(layouts_tell_apart_what_differs),
         cmocka_unit_test(addresses_follow_the_formulas_beyond_4_gib),
+        cmocka_unit_test(scales_of_every_owner_start_at_its_own_base),
+        cmocka_unit_test(high_slots_lie_beyond_4_gib),
         cmocka_unit_test(sizes_that_do_not_fit_are_refused),
         cmocka_unit_test(no_two_rows_of_any_geometry_share_a_byte),
         cmocka_unit_test(an_image_holds_rings_overlapping_tails_and_cursor),

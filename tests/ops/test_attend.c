@@ -557,7 +557,8 @@ static void a_draft_block_is_bidirectional(void **state)
     scene_free(&s);
 }
 
-/* No key at all (no slot, nothing of this forward): 0, not NaN. */
+/* Known failure 39 (runtime.md 15): nothing merged with nothing. No key at all (no slot, nothing of this forward): 0, not
+ * NaN. */
 static void a_row_without_keys_gives_zero(void **state)
 {
     (void)state;
@@ -585,6 +586,44 @@ static void a_row_without_keys_gives_zero(void **state)
     scene_free(&s);
 }
 
+/* Known failures 15 and 39 (runtime.md 15): a length below 0 taken for four billion. The row before every position, with a
+ * window, compressed rows and a list: all are empty, and both parts together are 0. */
+static void a_row_before_every_position_sees_nothing(void **state)
+{
+    (void)state;
+    struct scene s;
+    uint16_t out[H * N];
+    const int32_t from[1] = {0};
+    const int32_t before[1] = {-1}, selected[4] = {-1, -1, 3, 9}, counts[1] = {4};
+    struct one_request r;
+    scene_make(&s, 88);
+    one_request_make(&r, 0, 1, 0);
+    r.step.positions = before;
+    for (int32_t ratio = 1; ratio <= 128; ratio *= 2)
+        assert_int_equal(plan_visible(ratio, -1), 0);
+    for (int way = 0; way < 4; way++) {
+        memset(out, 0xFF, sizeof out);
+        scene_attend(&s, (struct op_attend){.rows = first_rows(1),
+                                            .step = &r.step,
+                                            .w8a8 = way & 1,
+                                            .ratio = 2,
+                                            .q = s.q,
+                                            .fresh = s.keys,
+                                            .key_from = from,
+                                            .ring = {.rows = 1},
+                                            .has_plane = true,
+                                            .plane = s.bf16,
+                                            .selected = way & 2 ? selected : NULL,
+                                            .selected_stride = 4,
+                                            .selected_count = counts,
+                                            .out = bf16_rows(out, H * N)});
+        for (int i = 0; i < H * N; i++)
+            assert_int_equal(out[i] & 0x7FFF, 0);
+    }
+    one_request_free(&r);
+    scene_free(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -598,6 +637,7 @@ int main(void)
         cmocka_unit_test(the_window_always_takes_its_slots),
         cmocka_unit_test(a_draft_block_is_bidirectional),
         cmocka_unit_test(a_row_without_keys_gives_zero),
+        cmocka_unit_test(a_row_before_every_position_sees_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -101,6 +101,28 @@ static void a_large_hit_with_few_new_tokens_is_one_chunk(void **state)
     fake_close(&f);
 }
 
+/* 27: a writer and a reader that disagree are found before the first request; nothing is left behind. */
+static void a_hit_is_proved_before_the_first_request(void **state)
+{
+    (void)state;
+    for (int32_t depth = 0; depth < 2; depth++) {
+        struct fake_options o = world(4, 1);
+        o.sched.depth = depth;
+        open(o);
+        const int64_t unused = blocks_unused(sched_blocks(f.sched));
+        qr_error err = {0};
+        if (sched_prove_hit(f.sched, &err) != QR_OK)
+            fail_msg("%s", err.message);
+        assert_int_equal(blocks_unused(sched_blocks(f.sched)), unused);
+        assert_int_equal(blocks_counters(sched_blocks(f.sched))->matched, 1);
+        const int32_t a = fake_prompt(&f, 1, 40, 40, 2);
+        fake_run(&f);
+        ended_well(a);
+        assert_int_equal(fake_of(&f, a)->cached, 0);
+        fake_close(&f);
+    }
+}
+
 /* 6: partial prefills and decoding requests change places every step. */
 static void the_order_of_running_requests_is_no_part_of_them(void **state)
 {
@@ -271,6 +293,7 @@ int main(void)
         cmocka_unit_test(a_prompt_in_chunks_reads_what_a_whole_one_reads),
         cmocka_unit_test(a_preempted_request_keeps_only_final_tokens),
         cmocka_unit_test(a_large_hit_with_few_new_tokens_is_one_chunk),
+        cmocka_unit_test(a_hit_is_proved_before_the_first_request),
         cmocka_unit_test(the_order_of_running_requests_is_no_part_of_them),
         cmocka_unit_test(a_cancel_in_any_step_ends_without_a_token),
         cmocka_unit_test(requests_beyond_the_slots_wait),
