@@ -90,12 +90,8 @@ struct model_options {
      .help = "what is said on standard error; default: warn"},                                                         \
     {.name = "quiet", .kind = OPTION_FLAG, .target = &(m).quiet, .help = "no progress, statistics or warnings"}
 
-/* Rows for commands that run requests. */
-#define ENGINE_OPTIONS(m)                                                                                              \
-    {.name = "max-num-seqs", .kind = OPTION_INT, .target = &(m).max_num_seqs, .value = "N",                            \
-     .help = "requests running at once; default 1", .least = 1, .most = 65536},                                        \
-    {.name = "max-num-batched-tokens", .kind = OPTION_INT, .target = &(m).max_num_batched_tokens, .value = "N",        \
-     .help = "rows of a step; default 2048", .least = 1, .most = 1 << 20},                                             \
+/* Rows for commands that have a cache. */
+#define CACHE_OPTIONS(m)                                                                                               \
     {.name = "kv-ram-bytes", .kind = OPTION_UINT64, .target = &(m).kv_ram_bytes, .value = "N",                         \
      .help = "bytes of the cache pools; default: half of the memory available"},                                       \
     {.name = "block-size", .kind = OPTION_INT, .target = &(m).block_size, .value = "N",                                \
@@ -103,7 +99,15 @@ struct model_options {
     {.name = "kv-cache-dtype", .kind = OPTION_CHOICE, .target = &(m).kv_cache_dtype, .value = "bf16|fp4",              \
      .help = "container of main and window rows; changes no bit"},                                                     \
     {.name = "index-cache-dtype", .kind = OPTION_CHOICE, .target = &(m).index_cache_dtype, .value = "fp4|fp8|int8",    \
-     .help = "container of index keys"},                                                                               \
+     .help = "container of index keys"}
+
+/* Rows for commands that run requests. */
+#define ENGINE_OPTIONS(m)                                                                                              \
+    {.name = "max-num-seqs", .kind = OPTION_INT, .target = &(m).max_num_seqs, .value = "N",                            \
+     .help = "requests running at once; default 1", .least = 1, .most = 65536},                                        \
+    {.name = "max-num-batched-tokens", .kind = OPTION_INT, .target = &(m).max_num_batched_tokens, .value = "N",        \
+     .help = "rows of a step; default 2048", .least = 1, .most = 1 << 20},                                             \
+    CACHE_OPTIONS(m),                                                                                                  \
     {.name = "decoder-replay", .kind = OPTION_CHOICE, .target = &(m).decoder_replay, .value = "exact|bounded|off",     \
      .help = "layers behind the last KV source run the rows that later results need (default), or every row"},         \
     {.name = "decoder-swa-bounded-replay", .kind = OPTION_SET, .target = &(m).decoder_replay, .value = "bounded",      \

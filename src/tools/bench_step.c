@@ -5,11 +5,8 @@
 #include "base/clock.h"
 #include "cli/print_json.h"
 #include "model/w8a8.h"
-#include "plan/settle.h"
-#include "run/forward.h"
 #include "tools/bench.h"
-#include "tools/open_device.h"
-#include "tools/open_map.h"
+#include "tools/opened.h"
 
 /* What a layer's time is booked under: its attention by kind, its experts, and what is outside the layers. */
 enum kind { KIND_WINDOW, KIND_FULL, KIND_REINDEX, KIND_REUSE, KIND_CSA, KIND_HCA, KIND_EXPERTS, KIND_HEAD, KIND_MTP, KINDS };
@@ -26,14 +23,7 @@ struct tally {
 
 struct bench {
     const struct bench_step *o;
-    struct qr_log log;
-    struct qr_config config;
-    struct model_plan plan;
-    struct geometry geometry;
-    struct checkpoint *checkpoint;
-    struct token_map map;
-    struct backend *backend;
-    struct runner *runner;
+    struct opened model;
     int32_t *blocks;        /* [batch][blocks_each] */
     int64_t blocks_each;
     int32_t *tokens;        /* [batch][longest] */
@@ -58,7 +48,7 @@ static int64_t bytes_of(const struct bench *b, const struct tensor_view *t)
 {
     const size_t length = strlen(t->name);
     int64_t elements = 1;
-    if (b->plan.profile != QR_PROFILE_W8A8 || t->rank != 2)
+    if (b->model.plan.profile != QR_PROFILE_W8A8 || t->rank != 2)
         return (int64_t)t->bytes;
     for (int i = 0; i < t->rank; i++)
         elements *= t->shape[i];
@@ -81,7 +71,7 @@ static void add_bytes(struct bench *b, int32_t layer, const char *stem, int64_t 
         return;
     else if (strncmp(stem, "ffn.experts.", 12) == 0)
         b->expert_bytes[layer] += bytes;
-    else if (layer >= b->plan.layers)
+    else if (layer >= b->model.plan.layers)
         b->mtp_bytes += bytes;
     else if (strncmp(stem, "ffn", 3) == 0 || strncmp(stem, "hc_ffn", 6) == 0)
         b->ffn_bytes[layer] += bytes;
@@ -93,7 +83,7 @@ static void add_bytes(struct bench *b, int32_t layer, const char *stem, int64_t 
 static void add_tensor(struct bench *b, const struct tensor_view *t)
 {
     struct official_name name;
-    official_split(&b->plan, t->name, &name);
+    official_split(&b->model.plan, t->name, &name);
     if (name.layer < QR_MAX_LAYERS && name.expert <= 0)
         add_bytes(b, name.layer, name.stem, bytes_of(b, t));
 }
@@ -101,8 +91,8 @@ static void add_tensor(struct bench *b, const struct tensor_view *t)
 /* A tensor of an INT8 folder (v4-model.md 7.1): a stack of layers, and of their experts. */
 static void add_stored(struct bench *b, const struct w8a8_output *o)
 {
-    const struct tensor_view *values = checkpoint_find(b->checkpoint, o->name);
-    const struct tensor_view *scales = o->scale_name[0] ? checkpoint_find(b->checkpoint, o->scale_name) : NULL;
+    const struct tensor_view *values = checkpoint_find(b->model.checkpoint, o->name);
+    const struct tensor_view *scales = o->scale_name[0] ? checkpoint_find(b->model.checkpoint, o->scale_name) : NULL;
     const int64_t bytes = (values ? (int64_t)values->bytes : 0) + (scales ? (int64_t)scales->bytes : 0);
     for (int32_t i = 0; i < o->layers && o->recipe->form != FORM_HADAMARD; i++)
         add_bytes(b, o->layer[i], o->recipe->official, bytes / o->members);
@@ -111,23 +101,23 @@ static void add_stored(struct bench *b, const struct w8a8_output *o)
 static void weigh(struct bench *b)
 {
     struct w8a8_output o;
-    for (int32_t i = 0; b->config.stored_w8a8 && w8a8_output(&b->plan, i, &o); i++)
+    for (int32_t i = 0; b->model.config.stored_w8a8 && w8a8_output(&b->model.plan, i, &o); i++)
         add_stored(b, &o);
-    for (int64_t i = 0; !b->config.stored_w8a8 && i < checkpoint_count(b->checkpoint); i++)
-        add_tensor(b, checkpoint_at(b->checkpoint, i));
+    for (int64_t i = 0; !b->model.config.stored_w8a8 && i < checkpoint_count(b->model.checkpoint); i++)
+        add_tensor(b, checkpoint_at(b->model.checkpoint, i));
 }
 
 /* Different experts that the rows of this layer chose: each is read once. */
 static qr_status distinct_experts(struct bench *b, int32_t layer, const struct workspace *ws, int64_t rows, int64_t *out,
                                   qr_error *err)
 {
-    const struct layer_plan *l = &b->plan.layer[layer];
+    const struct layer_plan *l = &b->model.plan.layer[layer];
     const int64_t count = rows * l->n_active;
     int32_t *idx = qr_calloc((size_t)count + 1, sizeof *idx);
     *out = 0;
     if (!idx)
         return qr_fail(err, QR_NO_MEMORY, "no memory for %lld choices", (long long)count);
-    qr_status st = b->backend->download(b->backend, idx, ws->expert_idx, count * (int64_t)sizeof *idx, err);
+    qr_status st = b->model.backend->download(b->model.backend, idx, ws->expert_idx, count * (int64_t)sizeof *idx, err);
     memset(b->seen, 0, (size_t)l->n_experts);
     for (int64_t i = 0; st == QR_OK && i < count; i++)
         if (idx[i] >= 0 && idx[i] < l->n_experts && !b->seen[idx[i]]) {
@@ -162,10 +152,10 @@ static qr_status at_point(void *user, enum model_point point, int32_t layer, con
     struct bench *b = user;
     const int64_t rows = b->o->prefill ? b->spans[0].count : (int64_t)b->o->batch * b->o->rows;
     int64_t experts = 0;
-    qr_status st = b->backend->fence(b->backend, err);
+    qr_status st = b->model.backend->fence(b->model.backend, err);
     if (st != QR_OK)
         return st;
-    if (layer >= b->plan.layers) { /* the MTP layer is one part */
+    if (layer >= b->model.plan.layers) { /* the MTP layer is one part */
         if (point == POINT_ROUTED)
             st = distinct_experts(b, layer, ws, rows, &experts, err);
         b->tally[KIND_MTP].bytes += experts * b->expert_bytes[layer];
@@ -176,7 +166,7 @@ static qr_status at_point(void *user, enum model_point point, int32_t layer, con
         book(b, KIND_HEAD, 0, 0);
         break;
     case POINT_ROUTED:
-        book(b, attention_kind(&b->plan.layer[layer]), b->attention_bytes[layer], 1);
+        book(b, attention_kind(&b->model.plan.layer[layer]), b->attention_bytes[layer], 1);
         st = distinct_experts(b, layer, ws, rows, &experts, err);
         b->tally[KIND_EXPERTS].bytes += experts * b->expert_bytes[layer];
         b->last = clock_seconds();
@@ -209,7 +199,7 @@ static qr_status device_rate(struct bench *b, qr_error *err)
 {
     enum { COPIES = 5 };
     const int64_t bytes = (int64_t)1 << 30;
-    struct backend *device = b->backend;
+    struct backend *device = b->model.backend;
     void *from = NULL, *to = NULL;
     qr_status st = device->allocate(device, bytes, &from, err);
     b->rate = 0;
@@ -232,51 +222,26 @@ static qr_status device_rate(struct bench *b, qr_error *err)
     return st;
 }
 
-static qr_status open_all(struct bench *b, qr_error *err)
+static qr_status check_options(const struct bench *b, qr_error *err)
 {
     const struct bench_step *o = b->o;
-    const int32_t width = o->prefill ? 0 : o->rows - 1;
-    const int64_t longest =
-        first_position(o) + (o->prefill ? o->tokens : (int64_t)o->rows * (2 * o->steps + UNWATCHED_FIRST + 2));
-    const int32_t batch = o->prefill ? 1 : o->batch;
-    const int64_t rows = o->prefill ? (o->chunk && o->chunk < o->tokens ? o->chunk : o->tokens) : (int64_t)batch * o->rows;
-    qr_status st = model_folder_open(o->model.model, &b->config, &b->checkpoint, err);
-    if (st != QR_OK)
-        return st;
-    const bool w8a8 = o->model.profile ? strcmp(o->model.profile, "w8a8") == 0 : b->config.stored_w8a8;
-    st = plan_make(&b->config, w8a8 ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE, &b->plan, err);
-    if (st != QR_OK)
-        return st;
-    if (longest > b->config.max_position_embeddings)
-        return qr_fail(err, QR_BAD_ARGUMENT, "positions up to %lld are wanted, the model has %d", (long long)longest,
-                       b->config.max_position_embeddings);
-    if (o->mtp && (o->prefill || b->config.drafter != QR_DRAFTER_MTP))
+    const int32_t width = geometry_defaults(&b->model.plan).draft_width;
+    if (o->mtp && (o->prefill || b->model.config.drafter != QR_DRAFTER_MTP))
         return qr_fail(err, QR_UNSUPPORTED, "%s: --mtp is for decoding with a model that has the MTP layer", o->model.model);
-    struct geometry_options g = geometry_defaults(&b->plan);
-    if (width > g.draft_width)
+    if (!o->prefill && o->rows > width + 1)
         return qr_fail(err, QR_BAD_ARGUMENT, "--rows %d: this model verifies at most %d rows of a request at once", o->rows,
-                       g.draft_width + 1);
-    st = geometry_make(&b->plan, &g, &b->geometry, err);
-    if (st == QR_OK)
-        st = open_token_map(o->model.model, &b->config, &b->log, &b->map, err);
-    if (st == QR_OK)
-        st = open_device(o->model.device, o->model.threads, &b->log, &b->backend, err);
-    if (st != QR_OK)
-        return st;
-    b->blocks_each = (longest + g.block_tokens - 1) / g.block_tokens;
-    const struct runner_options options = {
-        .blocks = b->blocks_each * batch + 1, .slots = batch,
-        .model = {.max_rows = (int32_t)rows, .max_requests = batch, .max_logits = batch * (width + 1),
-                  .max_positions = (int32_t)longest, .max_draft_rows = o->mtp ? 2 * batch : 0}};
-    st = runner_open(b->checkpoint, &b->plan, &b->geometry, b->backend, b->config.n_engram > 0 ? &b->map : NULL, &options,
-                     &b->runner, err);
-    if (st != QR_OK)
-        return st;
+                       width + 1);
+    return QR_OK;
+}
+
+/* What the requests of the run hold, and the blocks they hold it in. */
+static qr_status make_requests(struct bench *b, int32_t batch, int64_t longest, qr_error *err)
+{
     b->blocks = qr_calloc((size_t)(b->blocks_each * batch), sizeof *b->blocks);
     b->tokens = qr_calloc((size_t)(longest * batch), sizeof *b->tokens);
     b->spans = qr_calloc((size_t)batch, sizeof *b->spans);
     b->accepted = qr_calloc((size_t)batch, sizeof *b->accepted);
-    b->seen = qr_calloc((size_t)b->config.n_routed_experts + 1, 1);
+    b->seen = qr_calloc((size_t)b->model.config.n_routed_experts + 1, 1);
     b->drafts = qr_calloc((size_t)batch, sizeof *b->drafts);
     b->sources = qr_calloc(2 * (size_t)batch, sizeof *b->sources);
     if (!b->blocks || !b->tokens || !b->spans || !b->accepted || !b->seen || !b->drafts || !b->sources)
@@ -286,9 +251,34 @@ static qr_status open_all(struct bench *b, qr_error *err)
     uint32_t random = 1;
     for (int64_t i = 0; i < longest * batch; i++) {
         random = random * 1664525 + 1013904223;
-        b->tokens[i] = (int32_t)((random >> 8) % (uint32_t)b->config.vocab_size);
+        b->tokens[i] = (int32_t)((random >> 8) % (uint32_t)b->model.config.vocab_size);
     }
     return QR_OK;
+}
+
+static qr_status open_all(struct bench *b, qr_error *err)
+{
+    const struct bench_step *o = b->o;
+    const int64_t longest =
+        first_position(o) + (o->prefill ? o->tokens : (int64_t)o->rows * (2 * o->steps + UNWATCHED_FIRST + 2));
+    const int32_t batch = o->prefill ? 1 : o->batch;
+    const int64_t rows = o->prefill ? (o->chunk && o->chunk < o->tokens ? o->chunk : o->tokens) : (int64_t)batch * o->rows;
+    TRY(opened_config(&o->model, &b->model, err));
+    TRY(check_options(b, err));
+    TRY(opened_geometry(&o->model, true, &b->model, err));
+    const int32_t block = b->model.geometry.options.block_tokens;
+    b->blocks_each = (longest + block - 1) / block;
+    const struct runner_options steps = {
+        .blocks = b->blocks_each * batch + 1, .slots = batch,
+        .model = {.max_rows = (int32_t)rows, .max_requests = batch, .max_logits = o->prefill ? 1 : (int32_t)rows,
+                  .max_positions = (int32_t)longest, .max_draft_rows = o->mtp ? 2 * batch : 0}};
+    qr_status st = opened_plan(&b->model, &o->model, &steps, err);
+    if (st == QR_BAD_REQUEST)
+        return qr_fail_in(err, st, "--context %d with %lld tokens behind it", o->context, (long long)longest - o->context);
+    if (st != QR_OK)
+        return st;
+    TRY(opened_load(&b->model, &o->model, &steps, err));
+    return make_requests(b, batch, longest, err);
 }
 
 /* The two MTP rows of each request, behind a step whose drafts all stood (v4-model.md 6.4). */
@@ -302,11 +292,11 @@ static qr_status draft(struct bench *b, int32_t position, const struct model_obs
                                            .tokens = b->tokens + 2 * i, .sources = b->sources + 2 * i, .logits_from = 1};
     }
     b->last = clock_seconds();
-    qr_status st = runner_draft(b->runner, b->drafts, batch, observer, err);
+    qr_status st = runner_draft(b->model.runner, b->drafts, batch, observer, err);
     for (int32_t i = 0; st == QR_OK && i < batch; i++)
-        st = runner_keep_streams(b->runner, i, 2 * i + 1, err);
+        st = runner_keep_streams(b->model.runner, i, 2 * i + 1, err);
     if (st == QR_OK)
-        st = b->backend->fence(b->backend, err);
+        st = b->model.backend->fence(b->model.backend, err);
     book(b, KIND_MTP, b->mtp_bytes + b->head_bytes, 1);
     return st;
 }
@@ -332,14 +322,14 @@ static qr_status step(struct bench *b, int64_t number, int32_t position, int32_t
     memcpy(before, b->tally, sizeof before);
     const double start = b->last = clock_seconds();
     const bool watched = watch == WATCHED_UNTIMED || watch == WATCHED;
-    qr_status st = runner_step(b->runner, &work, watched ? &observer : NULL, err);
+    qr_status st = runner_step(b->model.runner, &work, watched ? &observer : NULL, err);
     if (st == QR_OK)
-        st = b->backend->fence(b->backend, err);
+        st = b->model.backend->fence(b->model.backend, err);
     double spent = clock_seconds() - start;
     if (st == QR_OK && tentative) {
         for (int32_t i = 0; i < batch; i++)
             b->accepted[i] = count;
-        st = runner_commit(b->runner, b->accepted, err);
+        st = runner_commit(b->model.runner, b->accepted, err);
     }
     if (st == QR_OK && o->mtp) {
         const double drafting = clock_seconds();
@@ -403,7 +393,7 @@ static qr_status print_figures_json(const struct bench *b, qr_error *err)
         return qr_fail(err, QR_NO_MEMORY, "no memory for the figures");
     json_w_object(w);
     json_w_member_string(w, "what", b->o->prefill ? "prefill" : "decode");
-    json_w_member_string(w, "backend", b->backend->name);
+    json_w_member_string(w, "backend", b->model.backend->name);
     json_w_member_int(w, "steps", b->steps);
     json_w_member_number(w, "seconds_per_step", b->total / steps);
     json_w_member_number(w, "rows_per_second", rows_run(b) / b->total);
@@ -433,7 +423,7 @@ static void print_figures(const struct bench *b)
     const double steps = (double)b->steps;
     const int64_t bytes = bytes_read(b);
     const double bound = (double)bytes / b->rate;
-    printf("%s on %s: ", o->prefill ? "prefill" : "decode", b->backend->name);
+    printf("%s on %s: ", o->prefill ? "prefill" : "decode", b->model.backend->name);
     if (o->prefill)
         printf("%d tokens after %d, %lld steps\n", o->tokens, o->context, (long long)b->steps);
     else
@@ -463,14 +453,13 @@ qr_status bench_step_run(const struct bench_step *options, qr_error *err)
     if (!b)
         return qr_fail(err, QR_NO_MEMORY, "bench: no memory");
     b->o = options;
-    b->log = model_options_log(&options->model);
-    qr_status st = pool_open(options->model.threads, &pool, err);
+    qr_status st = open_all(b, err);
+    if (st == QR_OK)
+        st = pool_open(options->model.threads, &pool, err);
     if (st == QR_OK)
         st = bench_read_rate(pool, (int64_t)1 << 28, &b->rate, err);
     pool_close(pool);
-    if (st == QR_OK)
-        st = open_all(b, err);
-    if (st == QR_OK && strncmp(b->backend->name, "cpu", 3) != 0)
+    if (st == QR_OK && strncmp(b->model.backend->name, "cpu", 3) != 0)
         st = device_rate(b, err);
     if (st == QR_OK) {
         weigh(b);
@@ -480,11 +469,7 @@ qr_status bench_step_run(const struct bench_step *options, qr_error *err)
         st = print_figures_json(b, err);
     else if (st == QR_OK)
         print_figures(b);
-    runner_close(b->runner);
-    if (b->backend)
-        b->backend->close(b->backend);
-    token_map_free(&b->map);
-    checkpoint_close(b->checkpoint);
+    opened_close(&b->model);
     qr_free(b->blocks);
     qr_free(b->tokens);
     qr_free(b->spans);

@@ -6,15 +6,13 @@
 #include "base/file.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
-#include "plan/settle.h"
-#include "tools/open_device.h"
-#include "tools/open_map.h"
+#include "tools/opened.h"
 #include "tools/trace_recorder.h"
 
 struct trace_options {
     struct model_options model;
-    const char *tokens, *out, *want, *force, *chunks, *cache_format, *index_format, *kv_fp8_sim;
-    int decode_from, block_size;
+    const char *tokens, *out, *want, *force, *chunks, *kv_fp8_sim;
+    int decode_from;
 };
 
 /* Everything a trace opens, closed in one place. */
@@ -22,13 +20,7 @@ struct trace {
     const struct trace_options *options;
     uint32_t groups; /* wanted, of those that the family has */
     struct qr_log log;
-    struct qr_config config;
-    struct model_plan plan;
-    struct geometry geometry;
-    struct checkpoint *checkpoint;
-    struct token_map map;
-    struct backend *backend;
-    struct runner *runner;
+    struct opened model;
     struct safetensors *force;
     struct trace_input input;
     struct trace_cut cut;
@@ -93,7 +85,7 @@ static uint32_t groups_of_model(const struct qr_config *c)
 static uint32_t groups_recorded(const struct trace *t, uint32_t wanted)
 {
     if (wanted == ~0u)
-        wanted = groups_of_model(&t->config);
+        wanted = groups_of_model(&t->model.config);
     for (int name = 0; name < GROUPS; name++) {
         uint32_t group = group_names[name].groups;
         if (group != ~0u && (group & wanted) && !(group & t->recorder->groups))
@@ -105,44 +97,24 @@ static uint32_t groups_recorded(const struct trace *t, uint32_t wanted)
 
 /* ---- opening ---- */
 
-static qr_status open_geometry(struct trace *t, qr_error *err)
-{
-    const struct trace_options *o = t->options;
-    struct geometry_options g = geometry_defaults(&t->plan);
-
-    if (!(t->groups & TRACE_MTP))
-        g.draft_width = 0;
-    if (o->block_size > 0)
-        g.block_tokens = o->block_size;
-    if (o->cache_format)
-        g.main_format = strcmp(o->cache_format, "bf16") == 0 ? ROW_BF16 : ROW_FP4_E4M3;
-    if (o->index_format)
-        g.index_format = strcmp(o->index_format, "fp8") == 0    ? ROW_INDEX_FP8
-                         : strcmp(o->index_format, "int8") == 0 ? ROW_INDEX_INT8
-                                                                : ROW_INDEX_FP4;
-    return geometry_make(&t->plan, &g, &t->geometry, err);
-}
-
-static qr_status open_model_folder(struct trace *t, uint32_t wanted, qr_error *err)
+static qr_status read_config(struct trace *t, uint32_t wanted, qr_error *err)
 {
     const struct model_options *m = &t->options->model;
-    TRY(model_folder_open(m->model, &t->config, &t->checkpoint, err));
-    bool w8a8 = m->profile ? strcmp(m->profile, "w8a8") == 0 : t->config.stored_w8a8;
-    t->recorder = recorders[t->config.family];
+    struct qr_config *c = &t->model.config;
+    TRY(opened_config(m, &t->model, err));
+    t->recorder = recorders[c->family];
     t->groups = groups_recorded(t, wanted);
-    if (t->config.drafter != QR_DRAFTER_MTP && (t->groups & TRACE_MTP))
+    if (c->drafter != QR_DRAFTER_MTP && (t->groups & TRACE_MTP))
         return qr_fail(err, QR_UNSUPPORTED, "%s: group mtp is wanted, the folder's drafter is %s", m->model,
-                       t->config.drafter == QR_DRAFTER_DSPARK ? "DSpark" : "none");
-    TRY(plan_make(&t->config, w8a8 ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE, &t->plan, err));
-    TRY(open_geometry(t, err));
-    return open_token_map(m->model, &t->config, &t->log, &t->map, err);
+                       c->drafter == QR_DRAFTER_DSPARK ? "DSpark" : "none");
+    return opened_geometry(m, t->groups & TRACE_MTP, &t->model, err);
 }
 
 /* Blocks of every sequence, handed out from the far end of the pool so that no address is where a plain array would
  * have it; `*used` gets the size of the pool. */
 static qr_status deal_blocks(struct trace *t, int64_t *used, qr_error *err)
 {
-    int64_t block = t->geometry.options.block_tokens, next = 1;
+    int64_t block = t->model.geometry.options.block_tokens, next = 1;
     for (int32_t i = 0; i < t->input.count; i++)
         next += (t->input.sequences[i].count + block - 1) / block;
     *used = next;
@@ -173,12 +145,18 @@ static int64_t largest_step(const struct trace *t)
     return rows;
 }
 
-static qr_status open_runner(struct trace *t, qr_error *err)
+/* The longest sequence. */
+static int32_t longest_sequence(const struct trace *t)
+{
+    int32_t longest = 0;
+    for (int32_t i = 0; i < t->input.count; i++)
+        longest = t->input.sequences[i].count > longest ? t->input.sequences[i].count : longest;
+    return longest;
+}
+
+static qr_status make_lists(struct trace *t, qr_error *err)
 {
     size_t count = (size_t)t->input.count;
-    int64_t blocks, rows = largest_step(t);
-    int32_t longest = 0;
-
     t->blocks = qr_calloc(count, sizeof *t->blocks);
     t->spans = qr_calloc(count, sizeof *t->spans);
     t->sequence = qr_calloc(count, sizeof *t->sequence);
@@ -186,27 +164,35 @@ static qr_status open_runner(struct trace *t, qr_error *err)
     t->slots = qr_calloc(count, sizeof *t->slots);
     if (!t->blocks || !t->spans || !t->sequence || !t->positions || !t->slots)
         return qr_fail(err, QR_NO_MEMORY, "no memory for %zu sequences", count);
-    if (rows > INT32_MAX)
-        return qr_fail(err, QR_BAD_REQUEST, "a step of %lld rows, wanted at most %d", (long long)rows, INT32_MAX);
-    TRY(deal_blocks(t, &blocks, err));
     for (int32_t i = 0; i < t->input.count; i++)
         t->slots[i] = t->input.count - 1 - i;
-    for (int32_t i = 0; i < t->input.count; i++)
-        longest = t->input.sequences[i].count > longest ? t->input.sequences[i].count : longest;
+    return QR_OK;
+}
 
-    const struct runner_options options = {
-        .blocks = blocks,
-        .slots = t->input.count,
-        .model = {.max_rows = (int32_t)rows,
-                  .max_requests = t->input.count,
-                  .max_logits = (int32_t)rows,
-                  .max_positions = longest,
-                  .max_draft_rows = t->groups & TRACE_MTP ? (int32_t)rows : 0,
-                  .plain_keys = t->options->kv_fp8_sim && strcmp(t->options->kv_fp8_sim, "off") == 0,
-                  .trace = true}};
-    TRY(open_device(t->options->model.device, t->options->model.threads, &t->log, &t->backend, err));
-    return runner_open(t->checkpoint, &t->plan, &t->geometry, t->backend, t->config.n_engram > 0 ? &t->map : NULL,
-                       &options, &t->runner, err);
+static qr_status open_model(struct trace *t, qr_error *err)
+{
+    const struct trace_options *o = t->options;
+    const int32_t longest = longest_sequence(t), positions = t->model.config.max_position_embeddings;
+    int64_t blocks, rows = largest_step(t);
+
+    if (rows > INT32_MAX)
+        return qr_fail(err, QR_BAD_REQUEST, "a step of %lld rows, wanted at most %d", (long long)rows, INT32_MAX);
+    if (o->decode_from >= positions) /* one behind a sequence's end decodes nothing of that sequence */
+        return qr_fail(err, QR_BAD_REQUEST, "--decode-from is %d, wanted 0 to %d, the model's last position",
+                       o->decode_from, positions - 1);
+    TRY(make_lists(t, err));
+    TRY(deal_blocks(t, &blocks, err));
+    const struct runner_options steps = {.blocks = blocks,
+                                         .slots = t->input.count,
+                                         .model = {.max_rows = (int32_t)rows,
+                                                   .max_requests = t->input.count,
+                                                   .max_logits = (int32_t)rows,
+                                                   .max_positions = longest,
+                                                   .max_draft_rows = t->groups & TRACE_MTP ? (int32_t)rows : 0,
+                                                   .plain_keys = o->kv_fp8_sim && strcmp(o->kv_fp8_sim, "off") == 0,
+                                                   .trace = true}};
+    TRY(opened_plan(&t->model, &o->model, &steps, err));
+    return opened_load(&t->model, &o->model, &steps, err);
 }
 
 /* ---- running ---- */
@@ -218,7 +204,7 @@ static bool next_batch(struct trace *t, int32_t step, struct batch *out)
     out->spans = t->spans;
     for (int32_t i = 0; i < t->input.count; i++) {
         const struct trace_sequence *s = &t->input.sequences[i];
-        int32_t position = t->positions[i], block = t->geometry.options.block_tokens;
+        int32_t position = t->positions[i], block = t->model.geometry.options.block_tokens;
         if (position == s->count)
             continue;
         struct batch_span *span = &t->spans[out->count];
@@ -245,14 +231,14 @@ static qr_status run_steps(struct trace *t, qr_error *err)
 
 static qr_status run(struct trace *t, uint32_t wanted, qr_error *err)
 {
-    TRY(open_model_folder(t, wanted, err));
-    TRY(trace_input_read(t->options->tokens, &t->config, &t->input, err));
+    TRY(read_config(t, wanted, err));
+    TRY(trace_input_read(t->options->tokens, &t->model.config, &t->input, err));
     if (t->options->force)
         TRY(safetensors_open(t->options->force, &t->force, err));
-    TRY(open_runner(t, err));
-    const struct trace_job job = {.plan = &t->plan,
-                                  .backend = t->backend,
-                                  .runner = t->runner,
+    TRY(open_model(t, err));
+    const struct trace_job job = {.plan = &t->model.plan,
+                                  .backend = t->model.backend,
+                                  .runner = t->model.runner,
                                   .input = &t->input,
                                   .want = t->groups,
                                   .force = t->force};
@@ -266,12 +252,8 @@ static void close_all(struct trace *t)
     if (t->recorder)
         t->recorder->close(t->recording);
     arrays_free(&t->arrays);
-    runner_close(t->runner);
-    if (t->backend)
-        t->backend->close(t->backend);
+    opened_close(&t->model);
     safetensors_close(t->force);
-    token_map_free(&t->map);
-    checkpoint_close(t->checkpoint);
     for (int32_t i = 0; t->blocks && i < t->input.count; i++)
         qr_free(t->blocks[i]);
     qr_free(t->blocks);
@@ -288,6 +270,7 @@ int tool_trace(int argc, char **argv)
     struct trace_options o = {.model = MODEL_OPTIONS_DEFAULT, .want = "logits", .decode_from = -1};
     const struct option table[] = {
         MODEL_OPTIONS(o.model),
+        CACHE_OPTIONS(o.model),
         {.name = "tokens",
          .kind = OPTION_PATH,
          .target = &o.tokens,
@@ -320,28 +303,11 @@ int tool_trace(int argc, char **argv)
          .help = "run positions from N on one at a time",
          .least = 0,
          .most = 2147483647},
-        {.name = "block-size",
-         .kind = OPTION_INT,
-         .target = &o.block_size,
-         .value = "N",
-         .help = "tokens of a cache block; default 128",
-         .least = 1,
-         .most = 2147483647},
-        {.name = "kv-cache-dtype",
-         .kind = OPTION_CHOICE,
-         .target = &o.cache_format,
-         .value = "bf16|fp4",
-         .help = "container of compressed and window rows"},
         {.name = "kv-fp8-sim",
          .kind = OPTION_CHOICE,
          .target = &o.kv_fp8_sim,
          .value = "on|off",
          .help = "off: V4 keys and values unrounded, as in the first official code; default on"},
-        {.name = "index-cache-dtype",
-         .kind = OPTION_CHOICE,
-         .target = &o.index_format,
-         .value = "fp4|fp8|int8",
-         .help = "container of index keys"},
         {0},
     };
     struct command_line line = {

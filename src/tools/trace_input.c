@@ -10,6 +10,22 @@
 
 enum { LARGEST_FILE = 256 << 20 };
 
+/* An integer in [least, most]; `what` and, in a list, `index` name it. */
+static qr_status read_number(const struct json *value, const char *what, int32_t index, int64_t least, int64_t most,
+                             int32_t *out, qr_error *err)
+{
+    int64_t number;
+    char at[16] = "";
+    if (json_int64(value, &number) && number >= least && number <= most) {
+        *out = (int32_t)number;
+        return QR_OK;
+    }
+    if (index >= 0)
+        snprintf(at, sizeof at, "[%d]", index);
+    return qr_fail(err, QR_BAD_REQUEST, "%s%s is %.*s, wanted %lld to %lld", what, at, value->text ? (int)value->length : 9,
+                   value->text ? value->text : "no number", (long long)least, (long long)most);
+}
+
 /* The integers of a JSON list, each in [least, most]; a missing list gives none. */
 static qr_status read_list(const struct json *list, const char *what, int64_t least, int64_t most, int32_t **out,
                            int32_t *count, qr_error *err)
@@ -21,15 +37,16 @@ static qr_status read_list(const struct json *list, const char *what, int64_t le
     *out = qr_calloc(list->count, sizeof **out);
     if (!*out)
         return qr_fail(err, QR_NO_MEMORY, "no memory for %zu numbers of %s", list->count, what);
-    for (const struct json *e = list->child; e; e = e->next) {
-        int64_t value;
-        if (!json_int64(e, &value) || value < least || value > most)
-            return qr_fail(err, QR_BAD_REQUEST, "%s[%d] is %.*s, wanted %lld to %lld", what, *count,
-                           e->text ? (int)e->length : 8, e->text ? e->text : "no number", (long long)least,
-                           (long long)most);
-        (*out)[(*count)++] = (int32_t)value;
-    }
+    for (const struct json *e = list->child; e; e = e->next, ++*count)
+        TRY(read_number(e, what, *count, least, most, &(*out)[*count], err));
     return QR_OK;
+}
+
+/* The token behind the last position; -1 when it is not given. */
+static qr_status read_next_token(const struct json *value, int32_t vocab, int32_t *out, qr_error *err)
+{
+    *out = -1;
+    return value && value->kind != JSON_NULL ? read_number(value, "next_token", -1, 0, vocab - 1, out, err) : QR_OK;
 }
 
 /* The positions of a list, or all of them. */
@@ -51,7 +68,6 @@ static qr_status read_positions(const struct json *list, const char *what, int32
 static qr_status read_sequence(const struct json *object, const struct qr_config *c, struct trace_sequence *s,
                                qr_error *err)
 {
-    int64_t next;
     if (object->kind != JSON_OBJECT)
         return qr_fail(err, QR_BAD_REQUEST, "wanted an object with tokens");
     qr_status st = read_list(json_get(object, "tokens"), "tokens", 0, c->vocab_size - 1, &s->tokens, &s->count, err);
@@ -70,8 +86,9 @@ static qr_status read_sequence(const struct json *object, const struct qr_config
     if (st != QR_OK)
         return st;
     s->picked = json_get(object, "picks") != NULL;
-    s->next_token =
-        json_int64(json_get(object, "next_token"), &next) && next >= 0 && next < c->vocab_size ? (int32_t)next : -1;
+    st = read_next_token(json_get(object, "next_token"), c->vocab_size, &s->next_token, err);
+    if (st != QR_OK)
+        return st;
     s->image_mask = qr_calloc((size_t)s->count, 1);
     if (!s->image_mask)
         return qr_fail(err, QR_NO_MEMORY, "no memory for %d tokens", s->count);

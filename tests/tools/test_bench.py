@@ -2,6 +2,8 @@
 """quire bench prints figures that fit together, and refuses what it cannot measure."""
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -111,6 +113,29 @@ class Bench(unittest.TestCase):
         status, out, err = bench("decode", "--model", f"{MODELS}/tiny-v41", "--rows", "9")
         self.assertEqual((status, out), (1, ""))
         self.assertIn("--rows 9", err)
+
+    def test_values_out_of_range_are_refused_with_the_range(self):
+        for status, says, *arguments in (
+                (1, "a request of 65546 tokens, wanted at most max_position_embeddings 65536", "prefill", "--context", "65536",
+                 "--tokens", "10"),
+                (1, "wanted at most --max-model-len 100", "prefill", "--context", "91", "--tokens", "10", "--max-model-len", "100"),
+                (1, "wanted at most --max-model-len 20", "decode", "--max-model-len", "20"),
+                (3, "wanted at most max_position_embeddings 65536", "decode", "--max-model-len", "65537")):
+            done, out, err = bench(*arguments, "--model", f"{MODELS}/tiny-v41")
+            self.assertEqual((done, out), (status, ""), arguments)
+            self.assertIn(says, err)
+
+    def test_what_does_not_fit_is_refused_before_a_shard_is_opened(self):
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copy(f"{MODELS}/tiny-v41/config.json", folder)
+            for what in ("decode", "prefill"):
+                status, out, err = bench(what, "--model", folder, "--kv-ram-bytes", "1000")
+                self.assertEqual((status, out), (3, ""), err)
+                fits = re.search("E31 .*--kv-ram-bytes ([0-9]+) would do", err)
+                self.assertTrue(fits, err)
+                status, out, err = bench(what, "--model", f"{MODELS}/tiny-v41", "--kv-ram-bytes", fits[1], "--log-level", "info")
+                self.assertEqual(status, 0, err)
+                self.assertIn("plan: PAGE pool", err)
 
 
 if __name__ == "__main__":

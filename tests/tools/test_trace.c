@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "checkpoint/safetensors.h"
@@ -188,6 +189,66 @@ static void wrong_lines_exit_with_two_and_wrong_files_with_one(void **state)
     assert_int_equal(tool_trace(3, (char *[]){"trace", "--model", "x", NULL}), 2);
 }
 
+static void values_out_of_range_are_refused_with_the_range(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        const char *option, *value;
+        int status;
+        const char *says;
+    } cases[] = {
+        {"{\"tokens\":[1,2,320]}", NULL, NULL, 1, "tokens[2] is 320, wanted 0 to 319"},
+        {"{\"tokens\":[1,2],\"next_token\":320}", NULL, NULL, 1, "next_token is 320, wanted 0 to 319"},
+        {"{\"tokens\":[1,2],\"next_token\":-1}", NULL, NULL, 1, "next_token is -1, wanted 0 to 319"},
+        {"{\"tokens\":[1,2],\"next_token\":\"x\"}", NULL, NULL, 1, "next_token is x, wanted 0 to 319"},
+        {"{\"tokens\":[1,2],\"rows\":[0,2]}", NULL, NULL, 1, "rows[1] is 2, wanted 0 to 1"},
+        {"{\"tokens\":[1,2],\"picks\":[-1]}", NULL, NULL, 1, "picks[0] is -1, wanted 0 to 1"},
+        {"{\"tokens\":[1,2],\"draft_prefixes\":[0]}", NULL, NULL, 1, "draft_prefixes[0] is 0, wanted 1 to 2"},
+        {"{\"tokens\":[1,2]}", "--decode-from", "4096", 1, "--decode-from is 4096, wanted 0 to 4095"},
+        {"{\"tokens\":[1,2]}", "--max-model-len", "1", 1, "a request of 2 tokens, wanted at most --max-model-len 1"},
+        {"{\"tokens\":[1,2]}", "--max-model-len", "4097", 3, "wanted at most max_position_embeddings 4096"},
+        {"{\"tokens\":[1,2]}", "--decode-from", "4095", 0, ""},
+        {"{\"tokens\":[1,2],\"next_token\":319}", "--max-model-len", "2", 0, ""},
+    };
+    const char *out = scratch_path(scratch, "range.safetensors");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ran r = QUIRE("trace", "--model", source_path(MODEL), "--tokens", write_tokens("range.json", cases[i].text),
+                             "--out", out, cases[i].option, cases[i].value);
+        assert_status(&r, cases[i].status);
+        assert_says(r.err, cases[i].says);
+        ran_free(&r);
+    }
+}
+
+/* The folder holds a config alone: what opens a shard fails in another way. */
+static void what_does_not_fit_is_refused_before_a_shard_is_opened(void **state)
+{
+    (void)state;
+    const char *config = scratch_path(scratch, "config.json"), *tokens = write_tokens("fit.json", lists[0]);
+    const char *out = scratch_path(scratch, "fit.safetensors");
+    assert_int_equal(symlink(source_path(MODEL "/config.json"), config), 0);
+    struct ran r = QUIRE("trace", "--model", scratch, "--tokens", tokens, "--out", out, "--kv-ram-bytes", "1000");
+    assert_status(&r, 3);
+    assert_says(r.err, "E31 ");
+    const char *fits = strstr(r.err, "--kv-ram-bytes ");
+    assert_non_null(fits);
+    const long long enough = atoll(fits + strlen("--kv-ram-bytes "));
+    ran_free(&r);
+
+    /* What the refusal names does fit, a byte less does not. */
+    for (int less = 0; less < 2; less++) {
+        char bytes[32];
+        snprintf(bytes, sizeof bytes, "%lld", enough - less);
+        r = QUIRE("trace", "--model", source_path(MODEL), "--tokens", tokens, "--out", out, "--kv-ram-bytes", bytes,
+                  "--log-level", "info");
+        assert_status(&r, less ? 3 : 0);
+        if (!less)
+            assert_says(r.err, "quire: info: plan: PAGE pool");
+        ran_free(&r);
+    }
+}
+
 static void cuts_repeat_their_last_number_and_stop_where_decoding_starts(void **state)
 {
     (void)state;
@@ -215,6 +276,8 @@ int main(void)
         cmocka_unit_test(groups_that_are_left_out_are_warned_about),
         cmocka_unit_test(rows_and_picks_say_which_logits_and_streams_are_written),
         cmocka_unit_test(wrong_lines_exit_with_two_and_wrong_files_with_one),
+        cmocka_unit_test(values_out_of_range_are_refused_with_the_range),
+        cmocka_unit_test(what_does_not_fit_is_refused_before_a_shard_is_opened),
         cmocka_unit_test(cuts_repeat_their_last_number_and_stop_where_decoding_starts),
     };
     return cmocka_run_group_tests(tests, scratch_begin, scratch_end);

@@ -1,0 +1,108 @@
+#include "tools/opened.h"
+
+#include "base/memory.h"
+#include "cli/plan.h"
+#include "engine/model.h"
+#include "ops/device.h"
+#include "plan/settle.h"
+#include "tools/open_map.h"
+
+qr_status opened_config(const struct model_options *m, struct opened *out, qr_error *err)
+{
+    const qr_model_options given = model_options_model(m);
+    return model_config_read(m->model, &given, &out->config, &out->plan, err);
+}
+
+qr_status opened_geometry(const struct model_options *m, bool drafts, struct opened *o, qr_error *err)
+{
+    struct geometry_options g = geometry_defaults(&o->plan);
+    if (!drafts)
+        g.draft_width = 0;
+    if (m->block_size > 0)
+        g.block_tokens = m->block_size;
+    if (m->kv_cache_dtype)
+        row_format_parse(m->kv_cache_dtype, false, &g.main_format);
+    if (m->index_cache_dtype)
+        row_format_parse(m->index_cache_dtype, true, &g.index_format);
+    return geometry_make(&o->plan, &g, &o->geometry, err);
+}
+
+/* ---- the plan ---- */
+
+static qr_status check_length(const struct opened *o, const struct model_options *m, int32_t longest, qr_error *err)
+{
+    const int32_t positions = o->config.max_position_embeddings;
+    if (m->max_model_len > positions)
+        return qr_fail(err, QR_REFUSED, "max-model-len is %d, wanted at most max_position_embeddings %d", m->max_model_len,
+                       positions);
+    if (longest > (m->max_model_len ? m->max_model_len : positions))
+        return qr_fail(err, QR_BAD_REQUEST, "a request of %d tokens, wanted at most %s %d", longest,
+                       m->max_model_len ? "--max-model-len" : "max_position_embeddings",
+                       m->max_model_len ? m->max_model_len : positions);
+    return QR_OK;
+}
+
+/* Every request of a step is there at once, so pools have one size. */
+static qr_status check_pools(const struct pool_layout *pool, uint64_t given, qr_error *err)
+{
+    if (given == 0 || (uint64_t)pool->bytes <= given)
+        return QR_OK;
+    return qr_fail(err, QR_REFUSED,
+                   "E31 %lld STATE entries and %lld blocks take %lld bytes, %llu more than the %llu given to the cache; "
+                   "--kv-ram-bytes %lld would do",
+                   (long long)pool->slots, (long long)pool->blocks, (long long)pool->bytes,
+                   (unsigned long long)((uint64_t)pool->bytes - given), (unsigned long long)given, (long long)pool->bytes);
+}
+
+/* An engine's workspace, which the plan counts, has fewer rows of logits. */
+static qr_status check_workspace(const struct opened *o, const struct pool_layout *pool, const struct model_limits *limits,
+                                 qr_error *err)
+{
+    const int64_t available = memory_available(), workspace = model_workspace_bytes(&o->plan, limits);
+    if (available == 0 || (pool->bytes <= available && workspace <= available - pool->bytes))
+        return QR_OK;
+    return qr_fail(err, QR_REFUSED,
+                   "E31 pools of %lld bytes and a workspace of %lld for steps of %d rows are more than the %lld available; "
+                   "fewer rows a step (chunks) or shorter requests take less",
+                   (long long)pool->bytes, (long long)workspace, limits->max_rows, (long long)available);
+}
+
+qr_status opened_plan(const struct opened *o, const struct model_options *m, const struct runner_options *steps,
+                      qr_error *err)
+{
+    qr_engine_options engine = model_options_engine(m);
+    struct pool_layout pool;
+    TRY(check_length(o, m, steps->model.max_positions, err));
+    TRY(geometry_pool(&o->geometry, steps->blocks, steps->slots, &pool, err));
+    TRY(check_pools(&pool, m->kv_ram_bytes, err));
+    TRY(check_workspace(o, &pool, &steps->model, err));
+    engine.kv_ram_bytes = (uint64_t)pool.bytes;
+    engine.max_model_len = steps->model.max_positions;
+    engine.max_num_seqs = steps->model.max_requests;
+    engine.max_num_batched_tokens = steps->model.max_rows;
+    return plan_before_loading(m, &engine, err);
+}
+
+/* ---- loading ---- */
+
+qr_status opened_load(struct opened *o, const struct model_options *m, const struct runner_options *steps, qr_error *err)
+{
+    const struct qr_log log = model_options_log(m);
+    const enum qr_profile profile = o->plan.profile;
+    TRY(model_folder_open(m->model, &o->config, &o->checkpoint, err));
+    TRY(plan_make(&o->config, profile, &o->plan, err));
+    TRY(open_token_map(m->model, &o->config, &log, &o->map, err));
+    TRY(backend_open(m->device, m->threads, &log, &o->backend, err));
+    return runner_open(o->checkpoint, &o->plan, &o->geometry, o->backend, o->config.n_engram > 0 ? &o->map : NULL, steps,
+                       &o->runner, err);
+}
+
+void opened_close(struct opened *o)
+{
+    runner_close(o->runner);
+    if (o->backend)
+        o->backend->close(o->backend);
+    token_map_free(&o->map);
+    checkpoint_close(o->checkpoint);
+    *o = (struct opened){.checkpoint = NULL};
+}
