@@ -76,7 +76,7 @@ struct model_options {
 /* clang-format off */
 #define MODEL_OPTIONS(m)                                                                                               \
     {.name = "model", .kind = OPTION_PATH, .target = &(m).model, .value = "DIR", .help = "the checkpoint's folder"},   \
-    {.name = "device", .kind = OPTION_STRING, .target = &(m).device, .value = "DEVICE",                                \
+    {.name = "device", .kind = OPTION_DEVICE, .target = &(m).device, .value = "DEVICE",                                \
      .help = "cpu (default), cpu-reference or cuda[:N]"},                                                              \
     {.name = "threads", .kind = OPTION_INT, .target = &(m).threads, .value = "N", .help = "default: every core",       \
      .least = 0, .most = 4096},                                                                                        \

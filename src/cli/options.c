@@ -133,24 +133,35 @@ static int unknown_option(const struct command_line *line, const char *argument)
 
 /* Each reader says what it wanted, or returns NULL. */
 
+/* Wanted: the range of the option. */
+static const char in_its_range[] = "";
+
+static bool is_integer(const char *text)
+{
+    const char *digits = text + (*text == '-' || *text == '+');
+    return *digits && digits[strspn(digits, "0123456789")] == '\0';
+}
+
 static const char *read_int(const struct option *o, const char *text)
 {
-    char *end;
-    errno = 0;
-    long long n = strtoll(text, &end, 10);
-    if (end == text || *end || errno || n < INT_MIN || n > INT_MAX)
+    if (!is_integer(text))
         return "an integer";
+    errno = 0;
+    const long long n = strtoll(text, NULL, 10);
+    if (errno || n < INT_MIN || n > INT_MAX)
+        return in_its_range;
     *(int *)o->target = (int)n;
     return NULL;
 }
 
 static const char *read_uint64(const struct option *o, const char *text)
 {
-    char *end;
+    if (!is_integer(text))
+        return "an integer";
     errno = 0;
-    unsigned long long n = strtoull(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end || errno)
-        return "an integer from 0 to 18446744073709551615";
+    const unsigned long long n = strtoull(text, NULL, 10);
+    if (*text == '-' || errno)
+        return in_its_range;
     *(uint64_t *)o->target = n;
     return NULL;
 }
@@ -158,11 +169,24 @@ static const char *read_uint64(const struct option *o, const char *text)
 static const char *read_double(const struct option *o, const char *text)
 {
     char *end;
-    double d = strtod(text, &end);
-    if (end == text || *end || !isfinite(d))
+    const double d = strtod(text, &end);
+    if (end == text || *end || text[strspn(text, "0123456789+-.eE")])
         return "a number";
+    if (!isfinite(d))
+        return in_its_range;
     *(double *)o->target = d;
     return NULL;
+}
+
+static const char *read_device(const struct option *o, const char *text)
+{
+    static const char *const names[] = {"cpu", "cpu-reference", "cpu-avx512", "cpu-avx2", "cpu-portable", "cuda"};
+    const size_t digits = strncmp(text, "cuda:", 5) == 0 ? strspn(text + 5, "0123456789") : 0;
+    bool known = digits > 0 && digits < 4 && text[5 + digits] == '\0';
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        known |= strcmp(text, names[i]) == 0;
+    *(const char **)o->target = text;
+    return known ? NULL : "cpu, cpu-reference, cpu-avx512, cpu-avx2, cpu-portable or cuda[:N] with N from 0 to 999";
 }
 
 static const char *read_choice(const struct option *o, const char *text)
@@ -188,6 +212,8 @@ static const char *read_path(const struct option *o, const char *text)
 static const char *read_item(const struct option *o, const char *text)
 {
     struct option_list *list = o->target;
+    if (!*text)
+        return "a text that is not empty";
     const char **items = qr_realloc_array(list->items, list->count + 1, sizeof *items);
     if (!items)
         return "memory";
@@ -212,6 +238,8 @@ static const char *read_value(const struct option *o, const char *text)
         return read_path(o, text);
     case OPTION_CHOICE:
         return read_choice(o, text);
+    case OPTION_DEVICE:
+        return read_device(o, text);
     case OPTION_INT:
         return read_int(o, text);
     case OPTION_UINT64:
@@ -233,15 +261,27 @@ static bool in_range(const struct option *o)
     return !(o->least < o->most) || (d >= o->least && d <= o->most);
 }
 
+/* "wanted 1 to 100": of an option without a range, that of its kind. */
+static int out_of_range(const struct command_line *line, const struct option *o, int width, const char *written,
+                        const char *text)
+{
+    if (o->least < o->most)
+        return options_wrong(line, "%.*s is %s, wanted %.15g to %.15g", width, written, text, o->least, o->most);
+    return options_wrong(line, "%.*s is %s, wanted %s", width, written, text,
+                         o->kind == OPTION_INT      ? "-2147483648 to 2147483647"
+                         : o->kind == OPTION_UINT64 ? "0 to 18446744073709551615"
+                                                    : "a number of 64 bits");
+}
+
 /* Stores `text`; 0, or 2 after a message. `written` is the option as it was given. */
 static int store(const struct command_line *line, const struct option *o, const char *written, const char *text)
 {
     int width = (int)strcspn(written, "=");
     const char *wanted = read_value(o, text);
+    if (wanted == in_its_range || (!wanted && !in_range(o)))
+        return out_of_range(line, o, width, written, text);
     if (wanted)
         return options_wrong(line, "%.*s is \"%s\", wanted %s", width, written, text, wanted);
-    if (!in_range(o))
-        return options_wrong(line, "%.*s is %s, wanted %.15g to %.15g", width, written, text, o->least, o->most);
     if (o->given)
         *o->given = true;
     return 0;
@@ -269,8 +309,8 @@ static int count_arguments(const struct command_line *line)
     if (line->argument_count > line->most)
         return options_wrong(line, "argument \"%s\" is one too many", line->arguments[line->most]);
     if (line->argument_count < line->least)
-        return options_wrong(line, "%d of %d arguments given; usage: quire %s %s", line->argument_count, line->least,
-                             line->command, line->synopsis);
+        return options_wrong(line, "%d of %d argument%s given; usage: quire %s %s", line->argument_count, line->least,
+                             line->least == 1 ? "" : "s", line->command, line->synopsis);
     return 0;
 }
 

@@ -11,12 +11,13 @@ enum option_kind {
     OPTION_FLAG,   /* bool: true when given; takes no value */
     OPTION_SET,    /* const char *: becomes `value`; takes no value (aliases of another option's value) */
     OPTION_STRING, /* const char * */
+    OPTION_DEVICE, /* const char *: the name of a device, "cpu" or "cuda:1"; whether it is there is not asked */
     OPTION_PATH,   /* const char *, not empty: the name of a file or folder */
     OPTION_CHOICE, /* const char *: one of the words of `value`, "off|low|high" */
     OPTION_INT,    /* int */
     OPTION_UINT64, /* uint64_t */
     OPTION_DOUBLE, /* double, finite */
-    OPTION_LIST    /* struct option_list: every occurrence adds one */
+    OPTION_LIST    /* struct option_list: every occurrence adds one, not empty */
 };
 
 struct option_list {

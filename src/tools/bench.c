@@ -289,7 +289,7 @@ static int check_options(const struct command_line *line, const struct bench_wha
         return options_wrong(line, "argument \"%s\" is one too many", o->op);
     if (what->of_file ? !o->in : !o->step.model.model && what->run != bench_memory)
         return options_wrong(line, "%s is missing", what->of_file ? "--in FILE" : "--model DIR");
-    return 0;
+    return op_check_name(line, o->op);
 }
 
 int tool_bench(int argc, char **argv)

@@ -7,6 +7,7 @@
 #include "checkpoint/safetensors_write.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
+#include "cli/nearest.h"
 #include "tools/bench.h"
 #include "tools/op.h"
 #include "tools/open_device.h"
@@ -186,12 +187,22 @@ qr_status op_tool_run(const struct op_options *o, bool *passed, qr_error *err)
     return st;
 }
 
-static int list(const struct command_line *line, const char *name, bool json)
+int op_check_name(const struct command_line *line, const char *name)
+{
+    const struct op_harness *h, *nearest = op_harness_at(0);
+    if (!name || op_harness_find(name))
+        return 0;
+    for (int32_t i = 0; (h = op_harness_at(i)); i++)
+        if (edit_distance(name, h->name) < edit_distance(name, nearest->name))
+            nearest = h;
+    return options_wrong(line, "operator \"%s\" is none of those that quire op --list names; the nearest is %s", name,
+                         nearest->name);
+}
+
+static int list(const char *name, bool json)
 {
     qr_error err = {0};
     const struct op_harness *only = name ? op_harness_find(name) : NULL;
-    if (name && !only)
-        return options_wrong(line, "operator %s is none of those that --list names", name);
     if (json)
         return report_list_json(only, &err) == QR_OK ? 0 : report_failure("op", &err);
     report_list(only);
@@ -204,10 +215,10 @@ int tool_op(int argc, char **argv)
     const struct option table[] = {
         {.name = "in", .kind = OPTION_PATH, .target = &o.in, .value = "FILE", .help = "safetensors file with the arrays in.*"},
         {.name = "out", .kind = OPTION_PATH, .target = &o.out, .value = "FILE", .help = "where the arrays out.* go"},
-        {.name = "device", .kind = OPTION_STRING, .target = &o.device, .value = "DEVICE", .help = "cpu (default), cpu-reference or cuda[:N]"},
+        {.name = "device", .kind = OPTION_DEVICE, .target = &o.device, .value = "DEVICE", .help = "cpu (default), cpu-reference or cuda[:N]"},
         {.name = "threads", .kind = OPTION_INT, .target = &o.threads, .value = "N", .help = "default: every core", .least = 0, .most = 4096},
         {.name = "check", .kind = OPTION_FLAG, .target = &o.check, .help = "compare with the out.* of the file, by its tolerance"},
-        {.name = "against", .kind = OPTION_STRING, .target = &o.against, .value = "DEVICE",
+        {.name = "against", .kind = OPTION_DEVICE, .target = &o.against, .value = "DEVICE",
          .help = "compare with another device and print the largest difference"},
         {.name = "time", .kind = OPTION_INT, .target = &o.times, .value = "N", .help = "time N calls beside the bytes they move",
          .least = 1, .most = 1000000},
@@ -227,8 +238,10 @@ int tool_op(int argc, char **argv)
     if (!options_parse(&line, argc, argv, &status))
         return status;
     o.name = line.argument_count ? line.arguments[0] : NULL;
+    if ((status = op_check_name(&line, o.name)) != 0)
+        return status;
     if (o.list)
-        return list(&line, o.name, o.json);
+        return list(o.name, o.json);
     if (!o.in)
         return options_wrong(&line, "--in FILE is missing");
     if (!o.out && !o.check && !o.against && !o.times)

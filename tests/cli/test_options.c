@@ -36,6 +36,7 @@ static const struct option table[] = {
     {.name = "temperature", .kind = OPTION_DOUBLE, .target = &got.temperature, .value = "T", .least = 0, .most = 10},
     {.name = "stop", .kind = OPTION_LIST, .target = &got.stop, .value = "TEXT"},
     {.name = "tp", .kind = OPTION_INT, .target = &got.count, .value = "N"},
+    {.name = "device", .kind = OPTION_DEVICE, .target = &got.file, .value = "DEVICE"},
     {0}};
 
 static char printed[8192]; /* what the last parse wrote, both streams */
@@ -143,6 +144,8 @@ static void arguments_stand_anywhere_and_after_two_dashes(void **state)
 
 static void a_wrong_line_says_what_and_what_was_wanted(void **state)
 {
+    static const char *const no_devices[] = {"--device=", "--device gpu", "--device cpux", "--device cuda:", "--device cuda:-1",
+                                             "--device cuda:x", "--device cuda:1000"};
     (void)state;
     wrong("--row", "quire test: unknown option --row; the nearest is --raw");
     wrong("--temprature=1", "nearest is --temperature");
@@ -157,11 +160,20 @@ static void a_wrong_line_says_what_and_what_was_wanted(void **state)
     wrong("--file", "--file needs a value: FILE");
     wrong("-n", "-n needs a value: N");
     wrong("-n x", "-n is \"x\", wanted an integer");
-    wrong("-n 99999999999", "\"99999999999\"");
+    wrong("-n 99999999999", "-n is 99999999999, wanted 1 to 100");
+    wrong("-n -99999999999999999999999", "-n is -99999999999999999999999, wanted 1 to 100");
+    wrong("-n=", "-n is \"\", wanted an integer");
+    wrong("-n +", "-n is \"+\", wanted an integer");
     wrong("-n 7x", "\"7x\"");
     wrong("-n 0", "-n is 0, wanted 1 to 100");
-    wrong("--seed -1", "--seed is \"-1\", wanted an integer from 0");
-    wrong("--seed 18446744073709551616", "--seed");
+    wrong("--seed -1", "--seed is -1, wanted 0 to 18446744073709551615");
+    wrong("--seed 18446744073709551616", "--seed is 18446744073709551616, wanted 0 to 18446744073709551615");
+    wrong("--seed 0x1", "--seed is \"0x1\", wanted an integer");
+    wrong("--temperature 1e999", "--temperature is 1e999, wanted 0 to 10");
+    wrong("--temperature 0x1", "--temperature is \"0x1\", wanted a number");
+    wrong("--stop=", "--stop is \"\", wanted a text that is not empty");
+    for (size_t i = 0; i < sizeof no_devices / sizeof *no_devices; i++)
+        wrong(no_devices[i], "wanted cpu, cpu-reference, cpu-avx512, cpu-avx2, cpu-portable or cuda[:N]");
     wrong("--temperature=nan", "--temperature is \"nan\", wanted a number");
     wrong("--temperature 11", "--temperature is 11, wanted 0 to 10");
     wrong("--model=", "--model is \"\", wanted the name of a folder");

@@ -224,7 +224,7 @@ static void what_fails_says_so_in_one_sentence_and_a_status(void **state)
         {QUIRE(RUN, "-n", "0", "hi"), 2, "-n is 0, wanted 1 to"},
         {QUIRE(RUN, "--think", "hard", "hi"), 2, "--think is \"hard\", wanted off|low|high|max"},
         {QUIRE(RUN, "one", "two"), 2, "argument \"two\" is one too many"},
-        {QUIRE(RUN, "--device", "abacus", "hi"), 1, "device: \"abacus\", wanted cpu"},
+        {QUIRE(RUN, "--device", "abacus", "hi"), 2, "--device is \"abacus\", wanted cpu"},
         {QUIRE(RUN, "--profile", "w4a4", "hi"), 2, "--profile is \"w4a4\", wanted reference|w8a8"},
         {QUIRE(RUN, "--image", broken, "hi"), 3, "E12"},
         {QUIRE(RUN, "--tools", broken, "hi"), 1, "tools"},
