@@ -47,10 +47,17 @@ qr_status quantize(struct pass *p, struct row_list rows, struct activation in, s
 
 /* ---- streams ---- */
 
-qr_status embed(struct pass *p, qr_error *err)
+qr_status embed(struct pass *p, struct row_list rows, qr_error *err)
 {
-    return CALL(embed, .rows = p->args->rows->layer[0].input, .step = p->step, .weight = p->weights->embed,
-                .out = p->ws->streams);
+    return CALL(embed, .rows = rows, .step = p->step, .weight = p->weights->embed, .out = p->ws->streams);
+}
+
+qr_status tap(struct pass *p, struct row_list rows, qr_error *err)
+{
+    if (p->layer->tap < 0)
+        return QR_OK;
+    return CALL(stream_mean, .rows = rows, .x = p->ws->streams, .out = p->ws->taps,
+                .column = p->layer->tap * p->config->hidden_size);
 }
 
 qr_status mix(struct pass *p, struct row_list rows, const struct mix_weights *w, float *pre, qr_error *err)
@@ -147,6 +154,8 @@ qr_status attend(struct pass *p, const int32_t *selected, qr_error *err)
     a.q = p->ws->q.codes;
     a.fresh = p->ws->keys;
     a.key_from = p->rows->key_from;
+    a.draft_block = p->draft_block;
+    a.window_low = p->window_low;
     a.ring = window_ring(p);
     a.has_plane = p->layer->ratio > 0;
     if (a.has_plane)
@@ -163,6 +172,8 @@ qr_status attend(struct pass *p, const int32_t *selected, qr_error *err)
 
 qr_status keep_window(struct pass *p, qr_error *err)
 {
+    if (p->draft_block)
+        return QR_OK;
     return CALL(window_write, .rows = p->rows->ring, .step = p->step, .keys = p->ws->keys, .packed = p->ws->keys_packed,
                 .head_dim = p->config->head_dim, .ring = window_ring(p));
 }
@@ -218,17 +229,23 @@ qr_status hidden(struct pass *p, struct row_list rows, const float *pre, const v
                 .norm_eps = p->config->rms_norm_eps, .normed = p->ws->x, .quantized = none);
 }
 
-qr_status head(struct pass *p, const float *pre, const void *norm_weight, qr_error *err)
+qr_status logits(struct pass *p, qr_error *err)
 {
     const struct workspace *ws = p->ws;
     struct row_list wanted = p->args->rows->logits, gathered = {.index = NULL, .count = wanted.count};
-    struct activation logits = {
+    struct activation out = {
         .format = ACT_F32, .cols = p->config->vocab_size, .block = p->config->vocab_size, .codes = ws->logits};
+
+    TRY(CALL(gather, .rows = wanted, .in = ws->x, .out = ws->final));
+    TRY(linear(p, gathered, ws->final, p->weights->head, out, err));
+    return observe(p, POINT_LOGITS, err);
+}
+
+qr_status head(struct pass *p, const float *pre, const void *norm_weight, qr_error *err)
+{
+    struct row_list wanted = p->args->rows->logits;
     if (wanted.count == 0)
         return QR_OK;
-
     TRY(hidden(p, wanted, pre, norm_weight, err));
-    TRY(CALL(gather, .rows = wanted, .in = ws->x, .out = ws->final));
-    TRY(linear(p, gathered, ws->final, p->weights->head, logits, err));
-    return observe(p, POINT_LOGITS, err);
+    return logits(p, err);
 }

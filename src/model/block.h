@@ -20,6 +20,9 @@ struct pass {
     /* Rotary tables of the caller's own, by step row (ops.h `turns`): at the row's position, and at the first position of
      * its group. NULL: computed. */
     const float *turns, *group_turns;
+    /* A pass of the block drafter (ops.h op_attend `draft_block`): no key of it is kept. `window_low` as there. */
+    bool draft_block;
+    const int32_t *window_low;
     /* Runs the routed experts elsewhere: from ws->xq, ws->expert_idx and ws->expert_weight to ws->routed, of the query
      * rows. NULL: here. */
     qr_status (*routed)(void *user, struct pass *p, qr_error *err);
@@ -49,8 +52,10 @@ qr_status quantize(struct pass *p, struct row_list rows, struct activation in, s
 
 /* ---- streams ---- */
 
-/* Streams of every row that enters layer 0 = its token's embedding. */
-qr_status embed(struct pass *p, qr_error *err);
+/* Streams of `rows` = their tokens' embeddings. */
+qr_status embed(struct pass *p, struct row_list rows, qr_error *err);
+/* Mean of the streams into the taps, where the layer in progress is a target of the drafter (v41-model.md 10.2). */
+qr_status tap(struct pass *p, struct row_list rows, qr_error *err);
 /* post and comb of a sub-block, and `pre`, from the streams as they stand (v41-model.md 4.4, v4-model.md 3.3). */
 qr_status mix(struct pass *p, struct row_list rows, const struct mix_weights *w, float *pre, qr_error *err);
 /* An attention sub-block's input: streams collapsed by `pre`, normed, in ws->x, and as codes in ws->xq (reference). */
@@ -88,11 +93,17 @@ qr_status moe(struct pass *p, bool normalise, float denominator_eps, qr_error *e
 
 /* `rows` from streams collapsed by `pre` and normed, in ws->x: what the head reads. */
 qr_status hidden(struct pass *p, struct row_list rows, const float *pre, const void *norm_weight, qr_error *err);
+/* pre of a head of V4 from the streams (v4-model.md 3.5), in ws->pre. */
+qr_status v4_head_mix(struct pass *p, const struct head_weights *w, struct row_list rows, qr_error *err);
+/* Logits of the rows that want them, whose normed rows stand in ws->x. */
+qr_status logits(struct pass *p, qr_error *err);
 /* The norm and the head on the rows whose logits are wanted, from streams collapsed by `pre`. */
 qr_status head(struct pass *p, const float *pre, const void *norm_weight, qr_error *err);
 
-/* The forward passes of the families; of V4 also a layer and its halves alone: streams to streams. */
+/* The forward passes of the families and a layer alone, streams to streams; of V4 also its halves. `pre` of V4.1: what
+ * the layer before leaves in ws->pre. */
 qr_status v41_forward(struct pass *p, qr_error *err);
+qr_status v41_block(struct pass *p, const float *pre, qr_error *err);
 qr_status v4_forward(struct pass *p, qr_error *err);
 qr_status v4_block(struct pass *p, qr_error *err);
 qr_status v4_attention_block(struct pass *p, qr_error *err);
@@ -101,6 +112,13 @@ qr_status v4_ffn_block(struct pass *p, qr_error *err);
 qr_status v4_hidden(struct pass *p, const struct head_weights *w, struct row_list rows, qr_error *err);
 /* The collapse before a head of V4 (v4-model.md 3.5), then the head. */
 qr_status v4_head(struct pass *p, const struct head_weights *w, qr_error *err);
+/* The block drafter (dspark.c): the keys of its stages for the rows of a step whose taps stand in the workspace, a draft
+ * pass, and the Markov head for `count` tokens. */
+qr_status dspark_context(struct pass *p, qr_error *err);
+qr_status dspark_draft(struct pass *p, qr_error *err);
+qr_status dspark_markov(struct pass *p, const int32_t *tokens, int32_t count, qr_error *err);
+/* V4's window keys and rows are rounded to this (v4-model.md 4.1). */
+enum key_grid v4_key_grid(const struct pass *p);
 /* The MTP layer of V4 (v4-model.md 6.3); p->args are the draft's step, rows, cache and observer. */
 qr_status mtp_forward(struct pass *p, const struct model_draft *d, qr_error *err);
 /* The same up to its head; leaves the pass on `ws`, a copy of its workspace whose streams are the draft's. */

@@ -70,12 +70,21 @@ static qr_status make_workspace(struct model *m, qr_error *err)
     return fill_first_pre(m, err);
 }
 
+static qr_status check_drafter(const struct model *m, const char *path, qr_error *err)
+{
+    const enum qr_drafter drafter = m->plan->config.drafter;
+    if (drafter == QR_DRAFTER_NONE)
+        return qr_fail(err, QR_UNSUPPORTED, "%s: drafts are wanted, but the folder holds no drafter", path);
+    if (drafter == QR_DRAFTER_DSPARK && m->plan->profile == QR_PROFILE_W8A8)
+        return qr_fail(err, QR_UNSUPPORTED, "%s: drafts are wanted, but profile w8a8 does not run a DSpark drafter", path);
+    return QR_OK;
+}
+
 static qr_status open_parts(struct model *m, const struct checkpoint *ck, struct loading *loading, qr_error *err)
 {
     const struct qr_config *c = &m->plan->config;
-    if (m->limits.max_draft_rows > 0 && c->drafter != QR_DRAFTER_MTP)
-        return qr_fail(err, QR_UNSUPPORTED, "%s: drafts of the MTP layer are wanted, the folder's drafter is %s",
-                       checkpoint_path(ck), c->drafter == QR_DRAFTER_DSPARK ? "DSpark" : "none");
+    if (m->limits.max_draft_rows > 0)
+        TRY(check_drafter(m, checkpoint_path(ck), err));
     m->forward = c->family == QR_FAMILY_V41 ? v41_forward : v4_forward;
     TRY(check_names(ck, m->plan, err));
     TRY(rope_frequencies(c, ROPE_MAIN, m->frequencies[ROPE_MAIN], err));
@@ -137,16 +146,30 @@ static struct pass pass_of(const struct model *m, const struct model_pass *args)
 qr_status model_forward(struct model *m, const struct model_pass *args, qr_error *err)
 {
     struct pass p = pass_of(m, args);
-    return m->forward(&p, err);
+    TRY(m->forward(&p, err));
+    return m->ws.taps_q.codes ? dspark_context(&p, err) : QR_OK;
 }
 
 qr_status model_draft(struct model *m, const struct model_draft *d, qr_error *err)
 {
     const struct model_pass args = {.step = d->step, .rows = d->rows, .cache = d->cache, .observer = d->observer};
     struct pass p = pass_of(m, &args);
-    if (!m->ws.draft_streams.data)
-        return qr_fail(err, QR_INTERNAL, "model: a draft pass, but the MTP layer was not opened");
-    return mtp_forward(&p, d, err);
+    if (m->limits.max_draft_rows < 1)
+        return qr_fail(err, QR_INTERNAL, "model: a draft pass, but the drafter was not opened");
+    if (m->plan->config.drafter == QR_DRAFTER_MTP)
+        return mtp_forward(&p, d, err);
+    p.draft_block = true;
+    p.window_low = d->window_low;
+    return dspark_draft(&p, err);
+}
+
+qr_status model_markov(struct model *m, const int32_t *tokens, int32_t count, qr_error *err)
+{
+    struct pass p = pass_of(m, &(struct model_pass){0});
+    if (!m->ws.markov.codes || count > m->limits.max_requests)
+        return qr_fail(err, QR_INTERNAL, "model: the Markov head for %d tokens, wanted a DSpark drafter and at most %d",
+                       count, m->limits.max_requests);
+    return dspark_markov(&p, tokens, count, err);
 }
 
 qr_status model_keep_streams(struct model *m, const struct model_cache *cache, int32_t row, int32_t slot, qr_error *err)

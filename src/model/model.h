@@ -46,6 +46,8 @@ enum model_point {
     POINT_BLOCK_OUTPUT, /* streams and pre leave the layer (`query` rows) */
     POINT_COMPRESSOR_INPUTS, /* `compress_values` and `compress_scores` are made (`compress` rows); V4 */
     POINT_INDEX_INPUTS,      /* the same of the indexer's compressor */
+    POINT_TAPS, /* `taps` are made, of the rows whose keys the drafter keeps (`key` of its first stage); the observer may
+                   write them */
     POINT_LOGITS /* `final` and `logits` are made; layer is -1 behind the backbone, the drafter's behind a draft pass */
 };
 
@@ -64,12 +66,14 @@ struct model_pass {
 };
 
 /* Runs the backbone: writes the caches of the step's rows and leaves the logits of rows->logits, in that order, in
- * workspace.logits, and the taps, when the model has a DSpark drafter, in workspace.taps. Nothing is allocated. After a
+ * workspace.logits, and the taps, when the model has a DSpark drafter, in workspace.taps; with the drafter opened its
+ * rings are written too (speculation.md 2.3). Nothing is allocated. After a
  * failure the caches of the step's own rows, and what their rings overwrote, are undefined. */
 qr_status model_forward(struct model *m, const struct model_pass *pass, qr_error *err);
 
-/* A pass of the MTP layer (v4-model.md 6.3) over rows of its own. Row i of `step` is a position p: token_ids[i] is the
- * token that follows it; rows->layer[plan->layers] and rows->logits say what is run. */
+/* A pass of the drafter over rows of its own; rows->layer[plan->layers ..] and rows->logits say what is run. MTP
+ * (v4-model.md 6.3): row i of `step` is a position p, token_ids[i] the token that follows it. DSpark (speculation.md 2.4):
+ * the rows of a request are its block, the anchor and then noise, from the position behind the committed ones. */
 struct model_draft {
     const struct step *step;
     const struct step_rows *rows;
@@ -78,13 +82,19 @@ struct model_draft {
         int32_t row, slot;
     } * kept; /* rows whose streams were kept in a slot instead (model_keep_streams); their source is 0 */
     int32_t kept_count;
-    struct model_cache cache;              /* with a draft stream and the MTP layer's ring */
+    const int32_t *window_low; /* DSpark: [step->rows], backend memory: first position whose ring rows may be read; NULL: 0 */
+    struct model_cache cache;  /* with the drafter's rings, and for MTP a draft stream */
     const struct model_observer *observer; /* sees layer plan->layers, with streams of the draft rows; or NULL */
 };
 
-/* Predicts the token after the next: writes the ring of the MTP layer and leaves logits of rows->logits in
- * workspace.logits. The model was opened with max_draft_rows > 0. The streams of the last model_forward stay. */
+/* The model was opened with max_draft_rows > 0. Leaves logits of rows->logits in workspace.logits. MTP predicts the token
+ * after the next and writes the layer's ring; the streams of the last model_forward stay. DSpark predicts the tokens of
+ * the block, without the Markov head, and leaves draft_hidden and draft_confidence; it writes no ring. */
 qr_status model_draft(struct model *m, const struct model_draft *draft, qr_error *err);
+
+/* DSpark's Markov head (speculation.md 2.7) for `count` tokens, at most max_requests, in backend memory: what is added to
+ * the logits of the token that follows each, in workspace.markov_bias, and to its confidence, in markov_confidence. */
+qr_status model_markov(struct model *m, const int32_t *tokens, int32_t count, qr_error *err);
 
 /* Keeps the streams of row `row` of the last model_forward in the STATE entry of `slot` (v4-model.md 6.4 step 5). */
 qr_status model_keep_streams(struct model *m, const struct model_cache *cache, int32_t row, int32_t slot,

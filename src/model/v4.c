@@ -34,7 +34,7 @@ static qr_status pool_groups(struct pass *p, const struct compressor_weights *w,
 }
 
 /* 4.1: what keys and values are rounded to before they are stored. */
-static enum key_grid key_grid(const struct pass *p) { return p->w8a8 || p->plain_keys ? GRID_NONE : GRID_FP8_NOPE; }
+enum key_grid v4_key_grid(const struct pass *p) { return p->w8a8 || p->plain_keys ? GRID_NONE : GRID_FP8_NOPE; }
 
 static struct ring_plane tail_of(const struct pass *p, bool index)
 {
@@ -58,7 +58,7 @@ static qr_status compressor(struct pass *p, qr_error *err)
     const struct workspace *ws = p->ws;
     TRY(pool_groups(p, &p->w->compressor, tail_of(p, false), ws->pooled, POINT_COMPRESSOR_INPUTS, err));
     return CALL(row_write, .rows = p->rows->emit, .step = p->step, .ratio = p->layer->ratio, .in = ws->pooled,
-                .norm = p->w->compressor.norm, .eps = p->config->rms_norm_eps, .rope = group_rope(p), .grid = key_grid(p),
+                .norm = p->w->compressor.norm, .eps = p->config->rms_norm_eps, .rope = group_rope(p), .grid = v4_key_grid(p),
                 .plane = main_plane(p));
 }
 
@@ -97,7 +97,7 @@ static qr_status indexer(struct pass *p, qr_error *err)
 static qr_status attention(struct pass *p, qr_error *err)
 {
     TRY(query(p, p->w8a8 ? QUERY_NORM_F32 : QUERY_NORM_BF16, err));
-    TRY(window_key(p, key_grid(p), err));
+    TRY(window_key(p, v4_key_grid(p), err));
     if (p->layer->owns_rows)
         TRY(compressor(p, err));
     if (p->layer->owns_index) {
@@ -134,7 +134,7 @@ qr_status v4_block(struct pass *p, qr_error *err)
     return observe(p, POINT_BLOCK_OUTPUT, err);
 }
 
-static qr_status head_mix(struct pass *p, const struct head_weights *w, struct row_list rows, qr_error *err)
+qr_status v4_head_mix(struct pass *p, const struct head_weights *w, struct row_list rows, qr_error *err)
 {
     const struct qr_config *c = p->config;
     return CALL(mhc_mix, .rows = rows, .x = p->ws->streams, .fn = w->mix.fn, .base = w->mix.base,
@@ -144,22 +144,23 @@ static qr_status head_mix(struct pass *p, const struct head_weights *w, struct r
 
 qr_status v4_hidden(struct pass *p, const struct head_weights *w, struct row_list rows, qr_error *err)
 {
-    TRY(head_mix(p, w, rows, err));
+    TRY(v4_head_mix(p, w, rows, err));
     return hidden(p, rows, p->ws->pre, w->norm, err);
 }
 
 qr_status v4_head(struct pass *p, const struct head_weights *w, qr_error *err)
 {
-    TRY(head_mix(p, w, p->args->rows->logits, err));
+    TRY(v4_head_mix(p, w, p->args->rows->logits, err));
     return head(p, p->ws->pre, w->norm, err);
 }
 
 qr_status v4_forward(struct pass *p, qr_error *err)
 {
-    TRY(embed(p, err));
+    TRY(embed(p, p->args->rows->layer[0].input, err));
     for (int32_t i = 0; i < p->plan->layers; i++) {
         enter_layer(p, i);
         TRY(v4_block(p, err));
+        TRY(tap(p, p->rows->query, err)); /* speculation.md 2.2: the drafter sees this layer's output */
     }
     return v4_head(p, &p->weights->final, err);
 }

@@ -22,13 +22,6 @@ static qr_status engram(struct pass *p, qr_error *err)
                 .q_weight = p->w->engram.q_weight, .k_weight = p->w->engram.k_weight, .gate_out = ws->engram_gate);
 }
 
-/* 10.2: what the drafter sees of this layer's input. */
-static qr_status tap(struct pass *p, qr_error *err)
-{
-    return CALL(stream_mean, .rows = p->rows->input, .x = p->ws->streams, .out = p->ws->taps,
-                .column = p->layer->tap * p->config->hidden_size);
-}
-
 /* 5.3: the pooled latent of each group that a row of this step completes, before its norm. */
 static qr_status pool_group(struct pass *p, qr_error *err)
 {
@@ -109,7 +102,7 @@ static qr_status attention(struct pass *p, qr_error *err)
 }
 
 /* 4.1 step 4. A sub-block's own mix gives its post and comb, but the pre of the next sub-block. */
-static qr_status block(struct pass *p, const float *pre, qr_error *err)
+qr_status v41_block(struct pass *p, const float *pre, qr_error *err)
 {
     const struct workspace *ws = p->ws;
     if (p->rows->input.count == 0) /* trimmed away in this step */
@@ -118,8 +111,7 @@ static qr_status block(struct pass *p, const float *pre, qr_error *err)
     TRY(observe(p, POINT_BLOCK_INPUT, err));
     if (p->layer->engram >= 0)
         TRY(engram(p, err));
-    if (p->layer->tap >= 0)
-        TRY(tap(p, err));
+    TRY(tap(p, p->rows->input, err)); /* 10.2: the drafter sees this layer's input */
 
     TRY(mix(p, p->rows->query, &p->w->attn_mix, ws->pre_attn, err));
     TRY(collapse(p, p->rows->input, pre, p->w->attn_norm, err));
@@ -137,10 +129,10 @@ qr_status v41_forward(struct pass *p, qr_error *err)
 {
     const float *pre = p->ws->pre_first;
 
-    TRY(embed(p, err));
+    TRY(embed(p, p->args->rows->layer[0].input, err));
     for (int32_t i = 0; i < p->plan->layers; i++) {
         enter_layer(p, i);
-        TRY(block(p, pre, err));
+        TRY(v41_block(p, pre, err));
         pre = p->ws->pre;
     }
     return head(p, pre, p->weights->final.norm, err);

@@ -82,9 +82,20 @@ int32_t weights_splits(const struct weight_spec *spec)
     return spec->format != WEIGHT_INT8 && spec->k / block >= ROW_PARALLEL_SPLITS ? ROW_PARALLEL_SPLITS : 1;
 }
 
-static qr_status matrix_of(struct loader *l, const char *name, bool row_parallel, struct weight **out, qr_error *err)
+static qr_status prepare(struct loader *l, const struct weight_spec *spec, struct weight **out, qr_error *err)
 {
     struct weights *w = l->w;
+    if (!array_grow(&w->handles, &w->handle_capacity, w->handle_count, sizeof *w->handles))
+        return out_of_memory(l, err);
+    qr_status st = w->backend->prepare_weight(w->backend, spec, out, err);
+    if (st != QR_OK)
+        return qr_fail_in(err, st, "%s", tensors_path(l->tensors));
+    w->handles[w->handle_count++] = *out;
+    return loading_add(l->loading, (uint64_t)weight_spec_bytes(spec), err);
+}
+
+static qr_status matrix_of(struct loader *l, const char *name, bool row_parallel, struct weight **out, qr_error *err)
+{
     struct weight_spec spec;
     char full[NAME_BYTES];
 
@@ -92,13 +103,7 @@ static qr_status matrix_of(struct loader *l, const char *name, bool row_parallel
     TRY(tensors_matrix(l->tensors, full, &spec, err));
     if (row_parallel)
         spec.k_splits = weights_splits(&spec);
-    if (!array_grow(&w->handles, &w->handle_capacity, w->handle_count, sizeof *w->handles))
-        return out_of_memory(l, err);
-    qr_status st = w->backend->prepare_weight(w->backend, &spec, out, err);
-    if (st != QR_OK)
-        return qr_fail_in(err, st, "%s", tensors_path(l->tensors));
-    w->handles[w->handle_count++] = *out;
-    return loading_add(l->loading, (uint64_t)weight_spec_bytes(&spec), err);
+    return prepare(l, &spec, out, err);
 }
 
 static qr_status matrix(struct loader *l, const char *name, struct weight **out, qr_error *err)
@@ -291,6 +296,50 @@ static qr_status load_mtp(struct loader *l, qr_error *err)
     return load_head(l, &out->head, err);
 }
 
+/* The head of confidence reads a hidden row and a row of the Markov head's table, one behind the other: two products. */
+static qr_status load_confidence(struct loader *l, qr_error *err)
+{
+    struct weight_spec spec, part;
+    char name[NAME_BYTES];
+    int32_t hidden = l->plan->config.hidden_size;
+
+    snprintf(name, sizeof name, "%sconfidence_head.proj.weight", l->prefix);
+    TRY(tensors_matrix(l->tensors, name, &spec, err));
+    part = spec;
+    part.k = hidden;
+    TRY(prepare(l, &part, &l->w->dspark.confidence_hidden, err));
+    part.k = spec.k - hidden;
+    part.values = (const uint16_t *)spec.values + hidden;
+    return prepare(l, &part, &l->w->dspark.confidence_markov, err);
+}
+
+static qr_status load_dspark(struct loader *l, qr_error *err)
+{
+    struct dspark_weights *out = &l->w->dspark;
+    const bool v4 = l->plan->config.family == QR_FAMILY_V4;
+    const int32_t stages = l->plan->draft_layers;
+
+    for (int32_t i = 0; i < stages; i++) {
+        const int32_t index = l->plan->layers + i;
+        snprintf(l->prefix, sizeof l->prefix, "mtp.%d.", i);
+        TRY(load_attention(l, &l->plan->layer[index], &l->w->layer[index], err));
+        TRY(load_ffn(l, &l->plan->layer[index], &l->w->layer[index], err));
+        if (i == 0) {
+            TRY(matrix(l, "main_proj.weight", &out->main_proj, err));
+            TRY(vector(l, "main_norm.weight", &out->main_norm, err));
+        }
+    }
+    TRY(load_head(l, &out->head, err));
+    TRY(matrix(l, v4 ? "markov_head.markov_w1.weight" : "markov_head.embed.weight", &out->markov_embed, err));
+    TRY(matrix(l, v4 ? "markov_head.markov_w2.weight" : "markov_head.head.weight", &out->markov_head, err));
+    return load_confidence(l, err);
+}
+
+static qr_status load_drafter(struct loader *l, qr_error *err)
+{
+    return l->plan->config.drafter == QR_DRAFTER_DSPARK ? load_dspark(l, err) : load_mtp(l, err);
+}
+
 static qr_status load_parts(struct loader *l, unsigned parts, qr_error *err)
 {
     struct weights *w = l->w;
@@ -307,7 +356,7 @@ static qr_status load_parts(struct loader *l, unsigned parts, qr_error *err)
         if (parts & WEIGHTS_EXPERTS)
             TRY(load_ffn(l, &l->plan->layer[i], &w->layer[i], err));
     }
-    return parts & WEIGHTS_DRAFTER ? load_mtp(l, err) : QR_OK;
+    return parts & WEIGHTS_DRAFTER ? load_drafter(l, err) : QR_OK;
 }
 
 /* Conversions to INT8 use every core while the model is opened. */

@@ -57,6 +57,17 @@ struct head_weights {
     const void *norm;       /* bf16 [D] */
 };
 
+/* What the stages of the block drafter have beside their layers' weights (speculation.md 2.3, 2.7). */
+struct dspark_weights {
+    struct weight *main_proj;         /* taps of a row -> what every stage makes its key of */
+    const void *main_norm;            /* bf16 [D] */
+    struct head_weights head;         /* of the last stage */
+    struct weight *markov_embed;      /* bf16 [vocab][rank] */
+    struct weight *markov_head;       /* bf16 [vocab][rank] */
+    struct weight *confidence_hidden; /* bf16 [1][D] and [1][rank]: the two parts of the confidence head */
+    struct weight *confidence_markov;
+};
+
 /* What the MTP layer has beside a layer's weights (v4-model.md 6.3, 7.4 mtp_projection). */
 struct mtp_weights {
     struct weight *e_proj, *h_proj;
@@ -71,6 +82,7 @@ struct weights {
     struct head_weights final;
     struct layer_weights layer[QR_MAX_LAYERS]; /* backbone, then the drafter's where it is opened */
     struct mtp_weights mtp;
+    struct dspark_weights dspark;
 
     /* owned */
     struct backend *backend;
@@ -91,7 +103,7 @@ enum weight_part {
     WEIGHTS_ATTENTION = 8,  /* the attention sub-blocks of the backbone's layers */
     WEIGHTS_EXPERTS = 16,   /* their FFN sub-blocks */
     WEIGHTS_BACKBONE = 31,  /* all of these */
-    WEIGHTS_DRAFTER = 32    /* the MTP layer */
+    WEIGHTS_DRAFTER = 32    /* the MTP layer, or the stages of the block drafter */
 };
 
 /* Prepares the tensors of `parts` (enum weight_part); what belongs to no part stays zero. `ck` must outlive the weights: a backend

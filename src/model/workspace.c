@@ -179,6 +179,22 @@ static void lay_mtp(struct layout *l, const struct model_plan *plan, struct work
     w->draft_ep = wide(l, hidden);
 }
 
+/* The drafter's own buffers, of the rows of a step, of a draft pass, and of its requests. */
+static void lay_dspark(struct layout *l, const struct model_plan *plan, const struct model_limits *limits,
+                       struct workspace *w)
+{
+    const struct qr_config *c = &plan->config;
+    l->rows = limits->max_rows;
+    w->taps_q = codes(l, c, w->taps.cols, w->taps.cols);
+    l->rows = limits->max_draft_rows;
+    w->draft_hidden = bf16(l, c->hidden_size);
+    w->draft_confidence = f32_over(take_f32(l, 1), 1);
+    l->rows = limits->max_requests;
+    w->markov = bf16(l, c->dspark_markov_rank);
+    w->markov_bias = f32_over(take_f32(l, c->vocab_size), c->vocab_size);
+    w->markov_confidence = f32_over(take_f32(l, 1), 1);
+}
+
 static void lay_engram(struct layout *l, const struct model_plan *plan, bool trace, struct workspace *w)
 {
     const struct qr_config *c = &plan->config;
@@ -225,6 +241,8 @@ int64_t workspace_lay(const struct model_plan *plan, const struct model_limits *
     l.rows = limits->max_draft_rows;
     if (c->drafter == QR_DRAFTER_MTP && l.rows > 0)
         lay_mtp(&l, plan, out);
+    if (c->drafter == QR_DRAFTER_DSPARK && l.rows > 0)
+        lay_dspark(&l, plan, limits, out);
 
     l.rows = limits->max_logits;
     out->final = bf16(&l, c->hidden_size);

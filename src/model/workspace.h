@@ -12,7 +12,7 @@ struct model_limits {
     int32_t max_requests;
     int32_t max_logits;     /* rows of a step whose logits are wanted */
     int32_t max_positions;  /* longest request */
-    int32_t max_draft_rows; /* rows of a draft pass; 0: the drafter is not opened */
+    int32_t max_draft_rows; /* rows of a draft pass; 0: the drafter is not opened, its rings are not written */
     bool trace;             /* also keep what only a trace reads */
     bool plain_keys;        /* V4 reference: window and main rows keep their bf16 values, as in the first official code
                                (v4-model.md 4.1 "kv_fp8_sim=off"); a debugging aid, another model */
@@ -70,6 +70,14 @@ struct workspace {
     struct activation draft_hp;          /* wide [rows][M * D]: projected */
     struct activation draft_e, draft_en, draft_eq,
         draft_ep; /* [rows][D]: embedding bf16, normed bf16, codes, wide projected */
+
+    /* The block drafter (speculation.md 2); cols 0 where it is not opened. */
+    struct activation taps_q;           /* [rows]: taps as codes */
+    struct activation draft_hidden;     /* bf16 [draft rows][D]: what the confidence head reads */
+    struct activation draft_confidence; /* f32 [draft rows][1]: its part of that head's sum */
+    struct activation markov;           /* bf16 [requests][rank]: rows of the Markov head's table */
+    struct activation markov_bias;      /* f32 [requests][vocab] */
+    struct activation markov_confidence; /* f32 [requests][1] */
 
     struct activation final; /* bf16 [logits][D]: input of the head, rows brought together */
     float *logits;           /* [logits][vocab] */

@@ -20,7 +20,8 @@ struct runner {
     struct model *model;
     struct assembly *assembly;
     struct ngrams *ngrams;
-    struct drafts *drafts; /* NULL: no draft passes */
+    struct drafts *drafts;       /* of the MTP layer; NULL: no draft passes */
+    struct block_drafts *blocks; /* of DSpark; NULL: none */
     uint8_t *base;         /* the pools, on the backend */
     struct cache_pool pool;
     struct cursor *cursors; /* [slots] */
@@ -46,6 +47,17 @@ static qr_status make_host_arrays(struct runner *r, qr_error *err)
     return QR_OK;
 }
 
+static qr_status open_blocks(struct runner *r, const struct assembly_limits *limits, qr_error *err)
+{
+    const int32_t width = r->plan->config.dspark_block_size, rows = limits->max_requests * width;
+    if (r->options.model.max_draft_rows != rows || limits->max_logits < rows)
+        return qr_fail(err, QR_INTERNAL,
+                       "runner: %d draft rows and %d rows of logits for %d requests with blocks of %d; wanted %d draft rows "
+                       "and as many rows of logits at least",
+                       r->options.model.max_draft_rows, limits->max_logits, limits->max_requests, width, rows);
+    return block_drafts_open(r->backend, limits, &r->blocks, err);
+}
+
 static qr_status open_drafts(struct runner *r, const struct assembly_limits *limits, qr_error *err)
 {
     struct assembly_limits drafts = *limits;
@@ -55,6 +67,8 @@ static qr_status open_drafts(struct runner *r, const struct assembly_limits *lim
                        "runner: %d draft rows with a draft width of %d and steps of %d rows; wanted a "
                        "width above 0 and no more rows than a step has",
                        drafts.max_rows, r->geometry->options.draft_width, limits->max_rows);
+    if (r->plan->config.drafter == QR_DRAFTER_DSPARK)
+        return open_blocks(r, limits, err);
     return drafts_open(r->backend, &drafts, &r->drafts, err);
 }
 
@@ -137,6 +151,7 @@ void runner_close(struct runner *r)
     model_close(r->model);
     ngrams_close(r->ngrams);
     drafts_close(r->drafts);
+    block_drafts_close(r->blocks);
     assembly_close(r->assembly);
     runner_release_pools(r);
     qr_free(r->cursors);
@@ -302,6 +317,42 @@ qr_status runner_draft(struct runner *r, const struct draft_span *spans, int32_t
     return r->backend->fence(r->backend, err);
 }
 
+static qr_status check_blocks(const struct runner *r, const struct block_draft *requests, int32_t count, qr_error *err)
+{
+    if (!r->blocks || r->pending.requests > 0)
+        return qr_fail(err, QR_INTERNAL,
+                       r->blocks ? "draft pass while the verdict on a verify step is outstanding"
+                                 : "draft blocks of a runner that was opened without");
+    TRY(block_drafts_check(r->blocks, requests, count, err));
+    for (int32_t b = 0; b < count; b++)
+        if (r->cursors[requests[b].slot].position != requests[b].position)
+            return qr_fail(err, QR_INTERNAL,
+                           "draft block %d stands behind %d tokens, the cursor of its slot %d is at %lld", b,
+                           requests[b].position, requests[b].slot, (long long)r->cursors[requests[b].slot].position);
+    return QR_OK;
+}
+
+qr_status runner_block_draft(struct runner *r, const struct block_draft *requests, int32_t count,
+                             const struct model_observer *observer, qr_error *err)
+{
+    struct model_draft draft;
+    TRY(check_blocks(r, requests, count, err));
+    TRY(block_drafts_fill(r->blocks, requests, count, &draft, err));
+    draft.cache = runner_cache(r);
+    draft.observer = observer;
+    TRY(model_draft(r->model, &draft, err));
+    return r->backend->fence(r->backend, err);
+}
+
+qr_status runner_block_next(struct runner *r, int32_t k, const int32_t *tokens, qr_error *err)
+{
+    if (!r->blocks)
+        return qr_fail(err, QR_INTERNAL, "draft blocks of a runner that was opened without");
+    return block_drafts_next(r->blocks, r->model, k, tokens, err);
+}
+
+const struct block_drafts *runner_blocks(const struct runner *r) { return r->blocks; }
+
 qr_status runner_keep_streams(struct runner *r, int32_t slot, int32_t row, qr_error *err)
 {
     const struct model_cache cache = runner_cache(r);
@@ -333,5 +384,6 @@ struct model_cache runner_cache(const struct runner *r)
 int64_t runner_buffer_bytes(const struct runner *r)
 {
     return assembly_bytes(r->assembly) + (r->drafts ? drafts_bytes(r->drafts) : 0) +
+           (r->blocks ? block_drafts_bytes(r->blocks) : 0) +
            model_workspace_bytes(r->plan, &r->options.model);
 }

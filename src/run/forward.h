@@ -8,6 +8,7 @@
 #define QR_RUN_FORWARD_H
 
 #include "model/model.h"
+#include "run/block_drafts.h"
 #include "run/cursor.h"
 #include "run/drafts.h"
 #include "sched/batch.h"
@@ -43,6 +44,12 @@ qr_status runner_commit(struct runner *r, const int32_t *accepted, qr_error *err
  * results, of those slots undefined. */
 qr_status runner_draft(struct runner *r, const struct draft_span *spans, int32_t count,
                        const struct model_observer *observer, qr_error *err);
+/* Runs DSpark's stages on the blocks of requests whose cursor stands at their `position`; refusals as above. */
+qr_status runner_block_draft(struct runner *r, const struct block_draft *requests, int32_t count,
+                             const struct model_observer *observer, qr_error *err);
+/* Then, slot by slot, what block_drafts_next says; and where its results stand. */
+qr_status runner_block_next(struct runner *r, int32_t k, const int32_t *tokens, qr_error *err);
+const struct block_drafts *runner_blocks(const struct runner *r);
 /* Keeps the backbone's streams of row `row` of the last step for a later draft row with source -1. */
 qr_status runner_keep_streams(struct runner *r, int32_t slot, int32_t row, qr_error *err);
 

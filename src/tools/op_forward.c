@@ -139,7 +139,7 @@ qr_status forward_tile(struct op_run *r, struct op_composition *c, int32_t from,
     TRY(world_step(w, from, WORLD_TILE, tokens, any, err));
     if (!*any)
         return QR_OK;
-    TRY(embed(&w->pass, err));
+    TRY(embed(&w->pass, w->pass.args->rows->layer[0].input, err));
     for (int32_t i = 0; i < w->plan.layers; i++) {
         TRY(world_enter(w, i, err));
         TRY(v4_block(&w->pass, err));

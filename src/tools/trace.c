@@ -107,7 +107,10 @@ static qr_status read_config(struct trace *t, uint32_t wanted, qr_error *err)
     if (c->drafter != QR_DRAFTER_MTP && (t->groups & TRACE_MTP))
         return qr_fail(err, QR_UNSUPPORTED, "%s: group mtp is wanted, the folder's drafter is %s", m->model,
                        c->drafter == QR_DRAFTER_DSPARK ? "DSpark" : "none");
-    return opened_geometry(m, t->groups & TRACE_MTP, &t->model, err);
+    if (c->drafter != QR_DRAFTER_DSPARK && (t->groups & TRACE_DRAFT))
+        return qr_fail(err, QR_UNSUPPORTED, "%s: group draft is wanted, the folder's drafter is %s", m->model,
+                       c->drafter == QR_DRAFTER_MTP ? "the MTP layer" : "none");
+    return opened_geometry(m, t->groups & (TRACE_MTP | TRACE_DRAFT), &t->model, err);
 }
 
 /* Blocks of every sequence, handed out from the far end of the pool so that no address is where a plain array would
@@ -129,6 +132,14 @@ static qr_status deal_blocks(struct trace *t, int64_t *used, qr_error *err)
     return QR_OK;
 }
 
+/* Tokens of sequence `i` in the step that begins at `position`. */
+static int32_t next_chunk(const struct trace *t, int32_t i, int32_t step, int32_t position)
+{
+    const struct trace_sequence *s = &t->input.sequences[i];
+    const int32_t count = trace_next_chunk(&t->cut, step, position, s->count);
+    return t->groups & TRACE_DRAFT ? trace_to_prefix(s, position, count) : count;
+}
+
 /* Rows of the largest step that the cut asks for. */
 static int64_t largest_step(const struct trace *t)
 {
@@ -136,7 +147,7 @@ static int64_t largest_step(const struct trace *t)
     for (int32_t i = 0; i < t->input.count; i++) {
         int32_t end = t->input.sequences[i].count, largest = 0, position = 0;
         for (int32_t step = 0; position < end; step++) {
-            int32_t chunk = trace_next_chunk(&t->cut, step, position, end);
+            int32_t chunk = next_chunk(t, i, step, position);
             largest = chunk > largest ? chunk : largest;
             position += chunk;
         }
@@ -173,8 +184,12 @@ static qr_status open_model(struct trace *t, qr_error *err)
 {
     const struct trace_options *o = t->options;
     const int32_t longest = longest_sequence(t), positions = t->model.config.max_position_embeddings;
-    int64_t blocks, rows = largest_step(t);
+    int64_t blocks, rows = largest_step(t), drafts = t->groups & TRACE_MTP ? rows : 0;
 
+    if (t->groups & TRACE_DRAFT) {
+        drafts = t->input.count * (int64_t)t->model.config.dspark_block_size;
+        rows = rows > drafts ? rows : drafts;
+    }
     if (rows > INT32_MAX)
         return qr_fail(err, QR_BAD_REQUEST, "a step of %lld rows, wanted at most %d", (long long)rows, INT32_MAX);
     if (o->decode_from >= positions) /* one behind a sequence's end decodes nothing of that sequence */
@@ -188,7 +203,7 @@ static qr_status open_model(struct trace *t, qr_error *err)
                                                    .max_requests = t->input.count,
                                                    .max_logits = (int32_t)rows,
                                                    .max_positions = longest,
-                                                   .max_draft_rows = t->groups & TRACE_MTP ? (int32_t)rows : 0,
+                                                   .max_draft_rows = (int32_t)drafts,
                                                    .plain_keys = o->kv_fp8_sim && strcmp(o->kv_fp8_sim, "off") == 0,
                                                    .trace = true}};
     TRY(opened_plan(&t->model, &o->model, &steps, err));
@@ -212,7 +227,7 @@ static bool next_batch(struct trace *t, int32_t step, struct batch *out)
                                     .blocks = t->blocks[i],
                                     .block_count = (s->count + block - 1) / block,
                                     .first_position = position,
-                                    .count = trace_next_chunk(&t->cut, step, position, s->count),
+                                    .count = next_chunk(t, i, step, position),
                                     .tokens = s->tokens + position,
                                     .image_mask = s->image_mask + position};
         t->sequence[out->count++] = i;

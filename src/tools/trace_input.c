@@ -164,6 +164,14 @@ int32_t trace_next_chunk(const struct trace_cut *cut, int32_t step, int32_t posi
     return want < left ? want : left;
 }
 
+int32_t trace_to_prefix(const struct trace_sequence *s, int32_t position, int32_t count)
+{
+    for (int32_t i = 0; i < s->prefix_count; i++)
+        if (s->prefixes[i] > position && s->prefixes[i] - position < count)
+            count = s->prefixes[i] - position;
+    return count;
+}
+
 bool trace_read_chunks(const char *text, int32_t **out, int32_t *count)
 {
     *out = NULL;

@@ -36,6 +36,8 @@ struct trace_cut {
     int32_t decode_from;
 };
 int32_t trace_next_chunk(const struct trace_cut *cut, int32_t step, int32_t position, int32_t end);
+/* `count` cut so that the step from `position` does not go over one of the sequence's draft_prefixes. */
+int32_t trace_to_prefix(const struct trace_sequence *s, int32_t position, int32_t count);
 /* "3,1,129" into fresh numbers (qr_free); false when it is no list of positive numbers. NULL text: no numbers. */
 bool trace_read_chunks(const char *text, int32_t **out, int32_t *count);
 

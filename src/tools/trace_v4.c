@@ -387,6 +387,8 @@ static qr_status keep(struct trace_v4 *t, const struct piece *p, enum model_poin
         return at_routed(t, p, plan->n_active, l, ws, err);
     case POINT_BLOCK_OUTPUT:
         return at_output(t, p, l, ws, err);
+    case POINT_TAPS:
+        return QR_OK;
     case POINT_LOGITS:
         return layer < 0 ? at_logits(t, p, p->out->logits, p->out->greedy, ws, err)
                          : at_logits(t, p, p->out->mtp_logits, p->out->draft, ws, err);

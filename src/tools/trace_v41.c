@@ -1,7 +1,7 @@
 /* trace_v41.c: the arrays of golden/v41 from a running V4.1 pass: an observer that downloads what each layer leaves,
  * and uploads a golden's streams in front of each layer when a pass is forced. Groups: logits (at `rows`, where those are
  * given); streams: streams (at `picks`), pre, final, taps; selection: sel.L.ptr, sel.L.rows, cand.mask; caches: win.L, main.L, ik.L with their codes and scales;
- * routes: router.idx, router.weight; engram: engram.rows, engram.gate.L. */
+ * routes: router.idx, router.weight; engram: engram.rows, engram.gate.L; draft: trace_drafts.h. */
 #include "tools/trace_recorder.h"
 
 #include <stdio.h>
@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/buffer.h"
 #include "tools/trace_download.h"
+#include "tools/trace_drafts.h"
 #include "tools/trace_rows.h"
 
 /* What is kept of one layer for one sequence. */
@@ -34,6 +35,7 @@ struct trace_v41 {
     struct trace_arrays *arrays;
     struct sequence_arrays *sequences;
     struct trace_download reader;
+    struct trace_drafts *drafts; /* NULL: none wanted */
 
     /* of the step in progress */
     const struct batch *batch;
@@ -44,7 +46,7 @@ struct trace_v41 {
 struct piece {
     const struct trace_sequence *input;
     struct sequence_arrays *out;
-    int32_t first_row, position, count, logits_from, first_logit;
+    int32_t sequence, first_row, position, count, logits_from, first_logit;
 };
 
 static const struct qr_config *config(const struct trace_v41 *t) { return &t->job.plan->config; }
@@ -159,6 +161,7 @@ static void close(void *self)
         for (int32_t l = 0; l < t->job.plan->layers; l++)
             qr_free(t->sequences[i].layer[l].selected);
     qr_free(t->sequences);
+    trace_drafts_close(t->drafts);
     trace_download_free(&t->reader);
     qr_free(t);
 }
@@ -172,6 +175,8 @@ static qr_status open(const struct trace_job *job, struct trace_arrays *arrays, 
     t->arrays = arrays;
     t->reader.backend = job->backend;
     qr_status st = open_sequences(t, err);
+    if (st == QR_OK && wants(t, TRACE_DRAFT))
+        st = trace_drafts_open(job, arrays, &t->reader, &t->drafts, err);
     if (st != QR_OK) {
         close(t);
         return st;
@@ -326,7 +331,12 @@ static qr_status keep(struct trace_v41 *t, const struct piece *p, enum model_poi
     case POINT_BLOCK_INPUT:
         return layer > 0 && t->job.force ? force_input(t, p, layer, ws, err) : QR_OK;
     case POINT_KEYS:
+        if (layer >= t->job.plan->layers)
+            return trace_drafts_keys(t->drafts, p->sequence, layer - t->job.plan->layers, p->first_row, p->position,
+                                     p->count, ws, err);
         return wants(t, TRACE_CACHES) ? keep_keys(t, p, layer, ws, err) : QR_OK;
+    case POINT_TAPS:
+        return trace_drafts_force(t->drafts, p->sequence, p->first_row, p->position, p->count, ws, err);
     case POINT_SELECTED:
         return wants(t, TRACE_SELECTION) ? keep_selected(t, p, layer, ws, err) : QR_OK;
     case POINT_ROUTED:
@@ -349,7 +359,8 @@ static qr_status at_point(void *user, enum model_point point, int32_t layer, con
 
     for (int32_t b = 0; b < t->batch->count; b++) {
         const struct batch_span *span = &t->batch->spans[b];
-        p.input = &t->job.input->sequences[t->sequence[b]];
+        p.sequence = t->sequence[b];
+        p.input = &t->job.input->sequences[p.sequence];
         p.out = &t->sequences[t->sequence[b]];
         p.position = span->first_position;
         p.count = span->count;
@@ -392,6 +403,9 @@ static qr_status step(void *self, const struct batch *batch, const int32_t *sequ
     TRY(runner_step(t->job.runner, batch, &observer, err));
     if (wants(t, TRACE_ENGRAM))
         keep_engram_rows(t, batch);
+    for (int32_t b = 0; t->drafts && b < batch->count; b++)
+        TRY(trace_drafts_at(t->drafts, sequence[b], batch->spans[b].slot,
+                            batch->spans[b].first_position + batch->spans[b].count, err));
     return QR_OK;
 }
 
@@ -462,7 +476,8 @@ static qr_status finish(void *self, const int32_t *const *blocks, const int32_t 
 }
 
 const struct trace_recorder trace_v41_recorder = {.groups = TRACE_LOGITS | TRACE_STREAMS | TRACE_SELECTION |
-                                                            TRACE_CACHES | TRACE_ROUTES | TRACE_ENGRAM,
+                                                            TRACE_CACHES | TRACE_ROUTES | TRACE_ENGRAM |
+                                                            TRACE_DRAFT,
                                                   .open = open,
                                                   .close = close,
                                                   .step = step,
