@@ -6,7 +6,7 @@
 #include "quire.h"
 
 /* A folder that is opened in a moment: a V4.1 with a layer of every kind and no drafter, random weights, and the tokens of
- * small_tokenizer_json. folder_remove it. */
+ * small_tokenizer_json. scratch_remove it. */
 char *small_model_folder(void);
 /* The same for a config of the source tree whose vocabulary holds that tokenizer. */
 char *small_folder_of(const char *config);
