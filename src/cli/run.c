@@ -141,6 +141,24 @@ static qr_status run(const struct run_options *o, bool json, const char *argumen
     return st;
 }
 
+/* What would be passed over: 0, or 2 after a sentence. */
+static int check_line(const struct command_line *line, const struct run_options *o)
+{
+    const struct {
+        const char *name;
+        bool given;
+    } of_chat[] = {{"think", o->think}, {"tools", o->tools}, {"json-schema", o->schema}, {"image", o->image},
+                   {"prompt-profile", strcmp(o->model.prompt_profile, "auto") != 0}};
+    if (!o->model.model)
+        return options_wrong(line, "--model DIR is missing");
+    if (o->file && line->argument_count)
+        return options_wrong(line, "--file %s and the prompt \"%s\" are given, wanted one of them", o->file, line->arguments[0]);
+    for (size_t i = 0; o->raw && i < sizeof of_chat / sizeof *of_chat; i++)
+        if (of_chat[i].given)
+            return options_wrong(line, "--%s says nothing to --raw, which takes the prompt as it is", of_chat[i].name);
+    return 0;
+}
+
 int command_run(int argc, char **argv)
 {
     struct run_options o = {.model = MODEL_OPTIONS_DEFAULT, .sampling = SAMPLING_OPTIONS_DEFAULT};
@@ -166,9 +184,12 @@ int command_run(int argc, char **argv)
                                 .about = "Renders a one-turn chat and streams the answer.", .options = options, .most = 1};
     if (!options_parse(&line, argc, argv, &status))
         return status;
-    if (!o.model.model)
-        status = options_wrong(&line, "--model DIR is missing");
-    else if (o.image) {
+    status = check_line(&line, &o);
+    if (status != 0) {
+        options_free(options);
+        return status;
+    }
+    if (o.image) {
         status = 3;
         fprintf(stderr, "quire run: E12: images are not built\n");
     } else {

@@ -244,6 +244,8 @@ int tool_op(int argc, char **argv)
         return list(o.name, o.json);
     if (!o.in)
         return options_wrong(&line, "--in FILE is missing");
+    if (o.out && o.against)
+        return options_wrong(&line, "--out says nothing to --against, which writes no file");
     if (!o.out && !o.check && !o.against && !o.times)
         return options_wrong(&line, "--out FILE is missing (or --check, --against or --time)");
 

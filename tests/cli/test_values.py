@@ -75,5 +75,6 @@ with tempfile.TemporaryDirectory() as scratch:
         print(f"only {tried} values were tried")
     check(["op", "rmsnrom", "--in", OPERATOR, "--check"], '"rmsnrom"', "the nearest is rmsnorm")
     check(["op", "rmsnrom", "--list"], '"rmsnrom"', "the nearest is rmsnorm")
+    check(["op", "--in", OPERATOR, "--out", "x", "--against", "cpu"], "--out says nothing to --against")
     check(["bench", "op", "rmsnrom", "--in", OPERATOR], '"rmsnrom"', "the nearest is rmsnorm")
 sys.exit(faults != 0)
