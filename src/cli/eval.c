@@ -156,7 +156,8 @@ static qr_status eval_text(struct loaded *l, const struct eval_options *o, qr_er
     qr_tokens tokens = {0};
     qr_status st = text_tokens(l->model, o->text, &tokens, err);
     if (st == QR_OK && tokens.count < 2)
-        st = qr_fail(err, QR_BAD_REQUEST, "%s: %zu tokens, at least 2 are wanted", o->text, tokens.count);
+        st = qr_fail(err, QR_BAD_REQUEST, "%s: %zu token%s, at least 2 are wanted", o->text, tokens.count,
+                     tokens.count == 1 ? "" : "s");
     if (st == QR_OK)
         st = score_text(l, &tokens, &tally, err);
     if (st == QR_OK && o->json)
@@ -252,8 +253,10 @@ static void answer_line(struct answers *a, const struct json *line, uint64_t num
     json_w_key(a->w, "id");
     if (id)
         json_w_value(a->w, id);
-    else
+    else if (line)
         json_w_uint(a->w, number);
+    else
+        json_w_null(a->w); /* no JSON: the message has its number */
     if (read == QR_OK)
         read = score_line(a->loaded, line, a->w, &a->tally, read_error);
     if (read != QR_OK) {
@@ -319,7 +322,8 @@ static qr_status eval_requests(struct loaded *l, const struct eval_options *o, q
         fprintf(stderr, "%lld tokens, mean NLL %.4f, perplexity %.4f\n", (long long)a.tally.count,
                 a.tally.total / (double)a.tally.count, exp(a.tally.total / (double)a.tally.count));
     if (st == QR_OK && a.failed)
-        st = qr_fail(err, QR_BAD_REQUEST, "%s: %lld requests failed", o->requests, (long long)a.failed);
+        st = qr_fail(err, QR_BAD_REQUEST, "%s: %lld request%s failed", o->requests, (long long)a.failed,
+                     a.failed == 1 ? "" : "s");
     return st;
 }
 

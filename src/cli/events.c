@@ -38,11 +38,20 @@ static qr_status read_id(const struct json *id, char **out, qr_error *err)
     return st;
 }
 
+static bool is_named(const struct json *member, const char *name)
+{
+    return member->key_length == strlen(name) && memcmp(member->key, name, member->key_length) == 0;
+}
+
 static qr_status read_line(const char *path, uint64_t number, const struct json *root, struct event_line *out, qr_error *err)
 {
     const struct json *op = json_get(root, "op"), *id = json_get(root, "id");
     int64_t at;
     int i = 0;
+    for (const struct json *m = root->child; m; m = m->next)
+        if (!is_named(m, "at_step") && !is_named(m, "op") && !is_named(m, "id"))
+            return qr_fail(err, QR_BAD_REQUEST, "%s: line %llu: \"%.*s\" is none of at_step, op and id", path,
+                           (unsigned long long)number, (int)(m->key_length < 60 ? m->key_length : 60), m->key);
     if (!json_int64(json_get(root, "at_step"), &at) || at < 0)
         return qr_fail(err, QR_BAD_REQUEST, "%s: line %llu: at_step is no whole number from 0", path,
                        (unsigned long long)number);
@@ -55,7 +64,7 @@ static qr_status read_line(const char *path, uint64_t number, const struct json 
     if (ops[i].of_request && !id)
         return qr_fail(err, QR_BAD_REQUEST, "%s: line %llu: %s without the id of a request", path,
                        (unsigned long long)number, ops[i].name);
-    *out = (struct event_line){.at_step = (uint64_t)at, .what = ops[i].what};
+    *out = (struct event_line){.number = number, .at_step = (uint64_t)at, .what = ops[i].what};
     return ops[i].of_request ? read_id(id, &out->id, err) : QR_OK;
 }
 

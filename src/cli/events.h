@@ -5,6 +5,7 @@
 #include "quire.h"
 
 struct event_line {
+    uint64_t number; /* of its line, from 1 */
     uint64_t at_step;
     qr_injection what;
     char *id; /* JSON text of the request's id; NULL: the event concerns none */

@@ -25,7 +25,7 @@ struct generate_options {
 /* One line of the requests' file and what came of it. */
 struct item {
     struct json_document *doc;
-    const struct json *id_value; /* NULL: it has none, and its number is its id */
+    const struct json *id_value; /* NULL: it has none, and its number from 0 is its id */
     struct json_writer *id;     /* the id as JSON text */
     const char *id_text;
     size_t id_length;
@@ -82,7 +82,7 @@ static qr_status read_items(struct work *w, const char *path, qr_error *err)
     return st;
 }
 
-/* The id as it is written back: the member's own JSON text. */
+/* The id as it is written back: the member's own JSON text; of a line that is no JSON null. */
 static qr_status note_id(struct item *item, size_t number, qr_error *err)
 {
     item->id = json_writer_open(false);
@@ -91,9 +91,55 @@ static qr_status note_id(struct item *item, size_t number, qr_error *err)
     item->id_value = item->doc ? json_get(json_root(item->doc), "id") : NULL;
     if (item->id_value)
         json_w_value(item->id, item->id_value);
-    else
+    else if (item->doc)
         json_w_uint(item->id, number);
+    else
+        json_w_null(item->id);
     return json_finish(item->id, &item->id_text, &item->id_length, err);
+}
+
+static int by_id_text(const void *a, const void *b)
+{
+    const struct item *x = *(const struct item *const *)a, *y = *(const struct item *const *)b;
+    const int order = strcmp(x->id_text, y->id_text);
+    return order ? order : (x > y) - (x < y);
+}
+
+/* Answers are told apart by id, and so are events: a line whose id stands on an earlier one fails. */
+static qr_status refuse_twins(struct work *w, qr_error *err)
+{
+    struct item **sorted = qr_calloc(w->count + 1, sizeof *sorted), *first = NULL;
+    if (!sorted)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for %zu requests", w->count);
+    for (size_t i = 0; i < w->count; i++)
+        sorted[i] = &w->items[i];
+    qsort(sorted, w->count, sizeof *sorted, by_id_text);
+    for (size_t i = 0; i < w->count; i++) {
+        struct item *item = sorted[i];
+        if (!item->doc)
+            continue;
+        if (first && strcmp(first->id_text, item->id_text) == 0)
+            qr_fail(&item->error, QR_BAD_REQUEST, "id: %s stands on line %td already", item->id_text, first - w->items + 1);
+        else
+            first = item;
+    }
+    qr_free(sorted);
+    return QR_OK;
+}
+
+/* Every event of a request must find it. */
+static qr_status check_events(const struct work *w, const char *path, qr_error *err)
+{
+    for (size_t e = 0; e < w->events.count; e++) {
+        const struct event_line *event = &w->events.lines[e];
+        bool found = !event->id;
+        for (size_t i = 0; !found && i < w->count; i++)
+            found = w->items[i].doc && strcmp(w->items[i].id_text, event->id) == 0;
+        if (!found)
+            return qr_fail(err, QR_BAD_REQUEST, "%s: line %llu: id %s is that of no request", path,
+                           (unsigned long long)event->number, event->id);
+    }
+    return QR_OK;
 }
 
 static void shuffle(size_t *order, size_t n, uint64_t seed)
@@ -115,13 +161,6 @@ static void shuffle(size_t *order, size_t n, uint64_t seed)
 static qr_status submit(struct work *w, struct item *item, const struct sampling_options *defaults)
 {
     qr_status st = request_from_json(w->loaded.model, json_root(item->doc), defaults, &item->request, &item->error);
-    const struct json *logprobs = json_get(json_root(item->doc), "logprobs");
-    int64_t top;
-    bool wanted;
-    if (json_bool(logprobs, &wanted) && wanted)
-        item->request.request.logprobs = 0;
-    else if (json_int64(logprobs, &top) && top >= 0 && top <= 20)
-        item->request.request.logprobs = (int32_t)top;
     if (st == QR_OK)
         st = qr_submit(w->loaded.engine, &item->request.request, NULL, NULL, &item->handle, &item->error);
     if (st == QR_OK)
@@ -175,7 +214,7 @@ static void run_items(struct work *w, const struct generate_options *o, const si
     while (first < w->count) {
         while (next < w->count && running < ahead) {
             struct item *item = &w->items[order[next++]];
-            if (!item->doc)
+            if (item->error.status != QR_OK)
                 item->done = true;
             else if (submit(w, item, &o->sampling) == QR_OK)
                 running++;
@@ -235,6 +274,8 @@ enum id_class { ID_NUMBER, ID_STRING, ID_OTHER };
 
 static enum id_class id_class(const struct item *item)
 {
+    if (!item->doc)
+        return ID_OTHER;
     if (!item->id_value || item->id_value->kind == JSON_NUMBER)
         return ID_NUMBER;
     return item->id_value->kind == JSON_STRING ? ID_STRING : ID_OTHER;
@@ -314,8 +355,12 @@ static qr_status generate_all(const struct generate_options *o, size_t *failed, 
     qr_status st = read_items(&w, o->requests, err);
     for (size_t i = 0; st == QR_OK && i < w.count; i++)
         st = note_id(&w.items[i], i, err);
+    if (st == QR_OK)
+        st = refuse_twins(&w, err);
     if (st == QR_OK && o->events)
         st = events_read(o->events, &w.events, err);
+    if (st == QR_OK)
+        st = check_events(&w, o->events, err);
     if (st == QR_OK)
         st = loaded_open(&o->model, &w.loaded, err);
     if (st == QR_OK)
@@ -359,7 +404,7 @@ int command_generate(int argc, char **argv)
         {0}};
     struct command_line line = {.command = "generate", .synopsis = "--model DIR --requests FILE.jsonl",
                                 .about = "Runs every request of a file and writes the answers in order of id. A request that "
-                                         "cannot be done gets {\"id\", \"error\"}.",
+                                         "cannot be done gets {\"id\", \"error\"}, with the id null where its line is no JSON.",
                                 .options = options};
     if (!options_parse(&line, argc, argv, &status))
         return status;
@@ -371,7 +416,7 @@ int command_generate(int argc, char **argv)
         qr_status st = generate_all(&o, &failed, &err);
         status = st == QR_OK ? failed > 0 : report_failure("generate", &err);
         if (st == QR_OK && failed)
-            fprintf(stderr, "quire generate: %zu requests failed\n", failed);
+            fprintf(stderr, "quire generate: %zu request%s failed\n", failed, failed == 1 ? "" : "s");
     }
     options_free(options);
     return status;

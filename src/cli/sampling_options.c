@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
+#include "cli/request_members.h"
 
 uint64_t random_seed(void)
 {
@@ -226,6 +227,21 @@ static qr_status read_sampling(const struct json *line, struct request_text *out
     return st;
 }
 
+/* true: of the tokens that came; a number: of that many likely ones too. */
+static qr_status read_logprobs(const struct json *line, qr_request *out, qr_error *err)
+{
+    const struct json *value = member(line, "logprobs");
+    int64_t top;
+    bool wanted;
+    if (json_bool(value, &wanted))
+        out->logprobs = wanted ? 0 : out->logprobs;
+    else if (json_int64(value, &top) && top >= 0 && top <= 20)
+        out->logprobs = (int32_t)top;
+    else if (value)
+        return wrong(err, "logprobs", value, "true, false or a whole number from 0 to 20");
+    return QR_OK;
+}
+
 static qr_status read_limits(const struct json *line, struct request_text *out, qr_error *err)
 {
     qr_request *q = &out->request;
@@ -241,6 +257,8 @@ static qr_status read_limits(const struct json *line, struct request_text *out, 
     if (st == QR_OK)
         st = read_ids(line, "stop_token_ids", &out->stop_tokens, &q->stop_token_count, err);
     q->stop_tokens = out->stop_tokens;
+    if (st == QR_OK)
+        st = read_logprobs(line, q, err);
     if (st == QR_OK)
         st = read_stop(line, out, err);
     return st;
@@ -280,7 +298,9 @@ qr_status request_from_json(const qr_model *model, const struct json *line, cons
 {
     set_defaults(model, defaults, out);
     const struct json *id = json_get(line, "id");
-    qr_status st = read_prompt(model, line, out, err);
+    qr_status st = request_members_check(line, err);
+    if (st == QR_OK)
+        st = read_prompt(model, line, out, err);
     if (st == QR_OK)
         st = read_sampling(line, out, err);
     if (st == QR_OK)

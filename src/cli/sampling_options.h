@@ -63,7 +63,7 @@ qr_status request_from_options(const qr_model *model, const struct sampling_opti
                                struct request_text *out, uint64_t *seed, qr_error *err);
 
 /* Fills it from a JSON object with "tokens", "prompt" (text with markup) or "messages", and the members of protocol.md
- * 4.2 that say how tokens are drawn; others are left to the chat template. Absent members are `defaults`'. The JSON must
+ * 4.2 that say how tokens are drawn; others are left to the chat template, or refused (cli/request_members.h). Absent members are `defaults`'. The JSON must
  * outlive `out`. QR_BAD_REQUEST names the member. */
 qr_status request_from_json(const qr_model *model, const struct json *line, const struct sampling_options *defaults,
                             struct request_text *out, qr_error *err);

@@ -30,7 +30,7 @@ static void one_failed_line_is_a_failure_and_the_others_are_done(void **state)
     assert_status(&r, 1);
     assert_says(r.out, "{\"id\":\"a\",\"n\":2,\"nll\":");
     assert_says(r.out, "\n{\"id\":7,\"error\":\"");
-    assert_says(r.out, "\n{\"id\":2,\"error\":\"- line 3: not valid JSON");
+    assert_says(r.out, "\n{\"id\":null,\"error\":\"- line 3: not valid JSON");
     assert_says(r.out, "\n{\"id\":3,\"n\":2,\"nll\":");
     assert_says(r.err, "quire eval: -: 2 requests failed");
     ran_free(&r);

@@ -105,11 +105,51 @@ static void what_cannot_be_done_has_an_error_and_the_rest_goes_on(void **state)
     assert_int_equal(count_lines(r.out), 6);
     assert_says(line_at(r.out, 0), "{\"id\":1,\"error\":");
     assert_says(line_at(r.out, 1), "{\"id\":2,\"tokens\":[");
-    assert_says(line_at(r.out, 2), "{\"id\":2,\"error\":"); /* the third line, from 0 */
-    assert_says(line_at(r.out, 3), "exactly one of tokens, prompt and messages");
-    assert_says(line_at(r.out, 4), "top_p: high, wanted a number");
-    assert_says(line_at(r.out, 5), "{\"id\":6,\"error\":");
+    assert_says(line_at(r.out, 2), "exactly one of tokens, prompt and messages");
+    assert_says(line_at(r.out, 3), "top_p: high, wanted a number");
+    assert_says(line_at(r.out, 4), "{\"id\":6,\"error\":");
+    assert_says(line_at(r.out, 5), "{\"id\":null,\"error\":\"- line 3"); /* behind those that have one */
     assert_says(r.err, "quire generate: 5 requests failed");
+    ran_free(&r);
+}
+
+static void no_member_is_passed_over_in_silence(void **state)
+{
+    (void)state;
+    static const char *const lines[][2] = {
+        {"\"tokens\":[5],\"temprature\":1", "\\\"temprature\\\" is no member of a request; the nearest is temperature"},
+        {"\"tokens\":[5],\"cache_salt\":\"x\"", "is no member of a request"},
+        {"\"tokens\":[5],\"n\":2", "n: 2, wanted 1"},
+        {"\"tokens\":[5],\"tools\":[]", "tools: says nothing without messages"},
+        {"\"tokens\":[5],\"logprobs\":21", "logprobs: 21, wanted true, false or a whole number from 0 to 20"},
+        {"\"tokens\":[5],\"n\":1,\"logprobs\":true,\"user\":\"me\"", "\"finish_reason\""},
+        {"\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"thinking\":{\"type\":\"disabled\"}", "\"finish_reason\""},
+    };
+    enum { LINES = sizeof lines / sizeof *lines };
+    char input[4096];
+    int length = 0;
+    for (int i = 0; i < LINES; i++)
+        length += snprintf(input + length, sizeof input - (size_t)length, "{\"id\":%d,%s}\n", i, lines[i][0]);
+    struct ran r = QUIRE_INPUT(input, GENERATE);
+    assert_status(&r, 1);
+    for (int i = 0; i < LINES; i++)
+        assert_says(line_at(r.out, i), lines[i][1]);
+    assert_says(r.err, "quire generate: 5 requests failed");
+    ran_free(&r);
+}
+
+static void an_id_stands_for_one_line(void **state)
+{
+    (void)state;
+    struct ran r = QUIRE_INPUT("{\"id\":\"a\",\"tokens\":[5]}\n"
+                               "{\"id\":2,\"tokens\":[5]}\n"
+                               "{\"id\":\"a\",\"tokens\":[6]}\n",
+                               GENERATE);
+    assert_status(&r, 1);
+    assert_says(line_at(r.out, 0), "{\"id\":2,\"tokens\"");
+    assert_says(line_at(r.out, 1), "{\"id\":\"a\",\"tokens\"");
+    assert_says(line_at(r.out, 2), "{\"id\":\"a\",\"error\":\"id: \\\"a\\\" stands on line 1 already\"");
+    assert_says(r.err, "quire generate: 1 request failed");
     ran_free(&r);
 }
 
@@ -192,8 +232,10 @@ static void events_are_refused_by_line(void **state)
     (void)state;
     static const char *const wrong[][2] = {{"{\"at_step\":-1,\"op\":\"drop_cache\"}\n", "line 1: at_step"},
                                            {"{\"at_step\":1,\"op\":\"stop\",\"id\":1}\n", "line 1: op is none of"},
-                                           {"{\"at_step\":1,\"op\":\"cancel\"}\n", "line 1: cancel without the id"}};
-    for (int i = 0; i < 3; i++) {
+                                           {"{\"at_step\":1,\"op\":\"cancel\"}\n", "line 1: cancel without the id"},
+                                           {"{\"at_step\":1,\"op\":\"cancel\",\"id\":\"1\"}\n", "line 1: id \"1\" is that of no request"},
+                                           {"{\"at_step\":1,\"op\":\"drop_cache\",\"after\":1}\n", "line 1: \"after\" is none of"}};
+    for (int i = 0; i < 5; i++) {
         char *folder = scratch_make(), *path = events_file(folder, wrong[i][0]);
         struct ran r = QUIRE_INPUT("{\"id\":1,\"tokens\":[5]}\n", GENERATE, "--events", path);
         assert_status(&r, 1);
@@ -223,6 +265,8 @@ int main(void)
         cmocka_unit_test(a_line_has_every_member),
         cmocka_unit_test(the_three_forms_of_a_prompt_are_taken),
         cmocka_unit_test(what_cannot_be_done_has_an_error_and_the_rest_goes_on),
+        cmocka_unit_test(no_member_is_passed_over_in_silence),
+        cmocka_unit_test(an_id_stands_for_one_line),
         cmocka_unit_test(what_a_string_of_c_would_cut_short_is_refused),
         cmocka_unit_test(neither_order_nor_company_changes_an_answer),
         cmocka_unit_test(injected_events_change_no_token_but_those_of_a_cancel),

@@ -1,0 +1,65 @@
+#include "cli/request_members.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "cli/nearest.h"
+
+static const char *const of_any[] = {
+    "id", "tokens", "prompt", "messages", "max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos", "stop",
+    "stop_token_ids", "include_stop_str_in_output", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
+    "frequency_penalty", "presence_penalty", "seed", "logit_bias", "banned", "logprobs", "n", NULL};
+
+/* Read by the chat template. */
+static const char *const of_chat[] = {
+    "tools", "tool_choice", "parallel_tool_calls", "response_format", "reasoning_effort", "reasoning", "output_config",
+    "thinking", "think", "chat_template_kwargs", "continue_final_message", "add_generation_prompt", "vendor_extensions", NULL};
+
+/* Accepted and ignored by every server; `model` may choose how to think. */
+static const char *const of_none[] = {"model", "stream", "stream_options", "user", "metadata", "store", "service_tier",
+                                      "prediction", "verbosity", "web_search_options", NULL};
+
+static bool holds(const char *const *names, const struct json *member)
+{
+    for (; *names; names++)
+        if (strlen(*names) == member->key_length && memcmp(*names, member->key, member->key_length) == 0)
+            return true;
+    return false;
+}
+
+static void look_nearer(const char *const *names, const char *name, const char **nearest)
+{
+    for (; *names; names++)
+        if (edit_distance(name, *names) < edit_distance(name, *nearest))
+            *nearest = *names;
+}
+
+static qr_status unknown(const struct json *member, qr_error *err)
+{
+    char name[64];
+    const char *nearest = of_any[0];
+    snprintf(name, sizeof name, "%.*s", (int)(member->key_length < 60 ? member->key_length : 60), member->key);
+    look_nearer(of_any, name, &nearest);
+    look_nearer(of_chat, name, &nearest);
+    return qr_fail(err, QR_BAD_REQUEST, "\"%s\" is no member of a request; the nearest is %s", name, nearest);
+}
+
+qr_status request_members_check(const struct json *line, qr_error *err)
+{
+    const struct json *messages = json_get(line, "messages"), *n = json_get(line, "n");
+    const bool chat = messages && messages->kind != JSON_NULL;
+    int64_t answers = 1;
+    for (const struct json *m = line->child; m; m = m->next) {
+        if (holds(of_any, m) || holds(of_none, m) || (chat && holds(of_chat, m)))
+            continue;
+        if (!holds(of_chat, m))
+            return unknown(m, err);
+        if (m->kind != JSON_NULL)
+            return qr_fail(err, QR_BAD_REQUEST, "%.*s: says nothing without messages", (int)m->key_length, m->key);
+    }
+    if (n && n->kind != JSON_NULL && (!json_int64(n, &answers) || answers != 1))
+        return qr_fail(err, QR_BAD_REQUEST, "n: %.*s, wanted 1: a line has one answer",
+                       (int)(n->text && n->length < 60 ? n->length : 0), n->text ? n->text : "");
+    return QR_OK;
+}
