@@ -65,6 +65,22 @@ qr_status op_check_tokens(const int32_t *tokens, int64_t count, int32_t vocab, q
     return QR_OK;
 }
 
+qr_status op_check_hash_table(const struct op_run *r, const char *name, qr_error *err)
+{
+    const int32_t *table = op_ints(r, name);
+    int32_t active = op_dim(r, "K"), experts = op_dim(r, "E");
+    for (int64_t t = 0; t < op_dim(r, "V"); t++)
+        for (int32_t k = 0; k < active; k++) {
+            int32_t e = table[t * active + k];
+            if (e < 0 || e >= experts)
+                return op_refuse(err, BAD_CHECKPOINT, "in.%s [%lld][%d] is %d, wanted 0 to %d", name, (long long)t, k, e, experts - 1);
+            for (int32_t i = 0; i < k; i++)
+                if (table[t * active + i] == e)
+                    return op_refuse(err, BAD_CHECKPOINT, "in.%s [%lld] holds expert %d twice", name, (long long)t, e);
+        }
+    return QR_OK;
+}
+
 qr_status op_check_entries(const char *what, const int32_t *entries, int64_t count, int64_t limit, qr_error *err)
 {
     for (int64_t i = 0; i < count; i++)

@@ -22,6 +22,8 @@ qr_status op_check_positions(const struct op_run *run, const int32_t *positions,
                              qr_error *err);
 /* Refuses a token outside [0, V). */
 qr_status op_check_tokens(const int32_t *tokens, int64_t count, int32_t vocab, qr_error *err);
+/* Refuses a hash table [V][K] (the input `name`) with a row that holds anything but K different experts of E. */
+qr_status op_check_hash_table(const struct op_run *run, const char *name, qr_error *err);
 /* Refuses an entry of a table (or list of rows) outside [-1, limit), naming `what`. */
 qr_status op_check_entries(const char *what, const int32_t *entries, int64_t count, int64_t limit, qr_error *err);
 /* The number of active rows: in.num_tokens, else params, else all T. Refused outside [0, T]. */

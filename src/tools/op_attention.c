@@ -192,7 +192,23 @@ static qr_status list_window(struct listed *l, int32_t row, const int32_t *entri
 
 /* ---- the reference form: rows of keys, and lists of them ---- */
 
-/* Compressed slots are rows of keys too: each list becomes a block table of one row a block. */
+/* Compressed slots are rows of keys too: the keys that a list holds, -1 left out, become a block table of one row a block. */
+static qr_status reference_slots(const struct scene *s, int32_t row, const int32_t *list, int64_t pool, int32_t *table,
+                                 int32_t *selected, qr_error *err)
+{
+    int32_t position = s->listed[row].position, visible = plan_visible(s->ratio, position), held = 0;
+    for (int32_t k = 0; k < s->slots; k++) {
+        table[k] = -1;
+        if (list[k] < -1 || list[k] >= pool || (list[k] >= 0 && held >= visible))
+            return op_refuse(err, BAD_TABLE, "compressed slot %d of row %d is %d, wanted -1 or a key of the %d visible at %d",
+                             k, row, list[k], visible, position);
+        selected[k] = list[k] < 0 ? -1 : held;
+        if (list[k] >= 0)
+            table[held++] = list[k];
+    }
+    return QR_OK;
+}
+
 static qr_status reference_scene(struct op_run *r, struct scene *s, qr_error *err)
 {
     int32_t window = op_dim(r, "W"), width = op_dim(r, "L"), pool = op_dim(r, "P"), *selected, *tables;
@@ -208,13 +224,7 @@ static qr_status reference_scene(struct op_run *r, struct scene *s, qr_error *er
         const int32_t *more = list + (int64_t)i * width + window;
         s->listed[i] = (struct listed){.position = positions[i], .table = i};
         TRY(list_window(&s->listed[i], i, list + (int64_t)i * width, window, pool, err));
-        for (int32_t k = 0; k < s->slots; k++) {
-            if (more[k] < -1 || more[k] >= pool || (more[k] >= 0 && k >= plan_visible(s->ratio, positions[i])))
-                return op_refuse(err, BAD_TABLE, "compressed slot %d of row %d is %d, wanted -1 or a key of the %d visible at %d",
-                                 k, i, more[k], plan_visible(s->ratio, positions[i]), positions[i]);
-            tables[(int64_t)i * s->slots + k] = more[k];
-            selected[(int64_t)i * s->slots + k] = more[k] < 0 ? -1 : k;
-        }
+        TRY(reference_slots(s, i, more, pool, tables + (int64_t)i * s->slots, selected + (int64_t)i * s->slots, err));
     }
     void *keys;
     TRY(op_upload(r, s->keys, 2LL * pool * op_dim(r, "d"), &keys, err));

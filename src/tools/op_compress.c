@@ -92,7 +92,7 @@ static qr_status check_slot(const struct pages *p, int32_t i, int32_t ratio, qr_
     bool boundary = (position + 1) % ratio == 0;
     int64_t wanted = state_row(p, request, position);
 
-    if (state != wanted)
+    if (state != -1 && state != wanted) /* -1: the row is not kept */
         return op_refuse(err, BAD_TABLE, "state_slot of request %d row %d is %d, its table gives %lld", request, i % 2, state,
                          (long long)wanted);
     if (slot < -1 || slot >= p->cache_pages * p->rows_per_page || (slot >= 0 && !boundary))

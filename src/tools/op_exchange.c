@@ -106,8 +106,25 @@ static qr_status expert_zero(struct op_run *r, struct activation x8, int32_t row
     return QR_OK;
 }
 
+/* What a hash layer routes by: the token of every row (rows that no rank has hold 0), and the table where the backend has it. */
+static qr_status hash_routes(struct op_run *r, int32_t all, const int32_t **tokens, const int32_t **table, qr_error *err)
+{
+    int32_t rows = op_dim(r, "T"), *padded, *device;
+    if (!op_has(r, "ids"))
+        return qr_fail(err, QR_BAD_REQUEST, "%s: no array in.ids, by which a hash layer routes", op_file_path(r->file));
+    TRY(op_check_tokens(op_ints(r, "ids"), rows, op_dim(r, "V"), err));
+    TRY(op_check_hash_table(r, "gate.tid2eid", err));
+    TRY(op_host_new(r, 4LL * all, &padded, err));
+    memcpy(padded, op_ints(r, "ids"), 4 * (size_t)rows);
+    TRY(op_upload(r, op_ints(r, "gate.tid2eid"), 4LL * op_dim(r, "V") * op_dim(r, "K"), &device, err));
+    *tokens = padded;
+    *table = device;
+    return QR_OK;
+}
+
 static qr_status run_reference_moe(struct op_run *r, qr_error *err)
 {
+    const int32_t *tokens = NULL, *table = NULL;
     int32_t rows = op_dim(r, "T"), ranks = r->ranks ? r->ranks : 1, each = (rows + ranks - 1) / ranks, all = each * ranks;
     int32_t d = op_dim(r, "D"), active = op_dim(r, "K"), *live, *idx;
     struct moe_scratch scratch = {0};
@@ -123,14 +140,19 @@ static qr_status run_reference_moe(struct op_run *r, qr_error *err)
     TRY(op_host_new(r, 4LL * ranks, &live, err));
     for (int32_t k = 0; k < ranks; k++)
         live[k] = rows - k * each < 0 ? 0 : rows - k * each < each ? rows - k * each : each;
-    TRY(op_step(r, &(struct step_shape){.rows = all, .per_request = all}, &step, err));
+    if (op_has(r, "gate.tid2eid") == op_has(r, "gate.bias"))
+        return op_refuse(err, BAD_CHECKPOINT, "a layer has in.gate.bias or, routed by token, in.gate.tid2eid, found %s",
+                         op_has(r, "gate.bias") ? "both" : "neither");
+    if (op_has(r, "gate.tid2eid"))
+        TRY(hash_routes(r, all, &tokens, &table, err));
+    TRY(op_step(r, &(struct step_shape){.rows = all, .per_request = all, .tokens = tokens}, &step, err));
     TRY(op_rows(r, ACT_Q8, all, d, 128, &m.x, err));
     TRY(op_buffer(r, 4LL * all * active, &idx, err));
     TRY(op_buffer(r, 4LL * all * active, &weight, err));
     TRY(op_buffer(r, 2LL * all * active * d, &m.routed, err));
     TRY(op_buffer(r, 2LL * all * d, &m.shared_out, err));
     TRY(op_buffer(r, 2LL * all * d, &m.out, err));
-    CALL(r, route, .rows = first_rows_of(rows), .step = step, .x = x, .gate = op_weight(r, "gate.weight"), .bias = op_in(r, "gate.bias"),
+    CALL(r, route, .rows = first_rows_of(rows), .step = step, .x = x, .gate = op_weight(r, "gate.weight"), .bias = op_in(r, "gate.bias"), .table = table,
          .experts = m.world.experts, .active = active, .normalise = true, .scaling = r->config.routed_scaling_factor, .idx = idx,
          .weight = weight);
     CALL(r, quantize, .rows = first_rows_of(rows), .in = x, .out = m.x);
@@ -179,6 +201,7 @@ static qr_status run_layer(struct op_run *r, qr_error *err)
     TRY(check_live(live, ranks, rows, err));
     if (hash) {
         TRY(op_check_tokens(tokens, all, op_dim(r, "V"), err));
+        TRY(op_check_hash_table(r, "tid2eid", err));
         TRY(op_upload(r, op_ints(r, "tid2eid"), 4LL * op_dim(r, "V") * active, &table, err));
     }
     TRY(op_step(r, &(struct step_shape){.rows = all, .per_request = all, .tokens = hash ? tokens : NULL}, &step, err));
@@ -231,7 +254,9 @@ static const struct op_array exchange_out[] = {ARRAY("recv_meta", ARRAY_INT, "ep
 
 static const struct op_array moe_in[] = {ARRAY("x", ARRAY_BF16, "T D"),
                                          ARRAY("gate.weight", WEIGHT_OF_BF16, "E D"),
-                                         ARRAY("gate.bias", ARRAY_F32, "E"),
+                                         ARRAY("gate.bias", ARRAY_F32, "E", .flags = ARRAY_OPTIONAL),
+                                         ARRAY("gate.tid2eid", ARRAY_INT, "V K", .flags = ARRAY_OPTIONAL),
+                                         ARRAY("ids", ARRAY_INT, "T", .flags = ARRAY_OPTIONAL),
                                          ARRAY("experts.#.w1.weight", WEIGHT_OF_FP4, "I D/2", .scales = "experts.#.w1.scale"),
                                          ARRAY("experts.#.w3.weight", WEIGHT_OF_FP4, "I D/2", .scales = "experts.#.w3.scale"),
                                          ARRAY("experts.#.w2.weight", WEIGHT_OF_FP4, "D I/2", .flags = ARRAY_CUT, .scales = "experts.#.w2.scale"),

@@ -5,21 +5,6 @@
 
 /* ---- 17 ---- */
 
-/* Ids of a token's row of the table must be experts, each once (9.5). */
-static qr_status check_table(const int32_t *table, int64_t vocab, int32_t active, int32_t experts, qr_error *err)
-{
-    for (int64_t t = 0; t < vocab; t++)
-        for (int32_t k = 0; k < active; k++) {
-            int32_t e = table[t * active + k];
-            if (e < 0 || e >= experts)
-                return op_refuse(err, BAD_CHECKPOINT, "in.tid2eid [%lld][%d] is %d, wanted 0 to %d", (long long)t, k, e, experts - 1);
-            for (int32_t i = 0; i < k; i++)
-                if (table[t * active + i] == e)
-                    return op_refuse(err, BAD_CHECKPOINT, "in.tid2eid [%lld] holds expert %d twice", (long long)t, e);
-        }
-    return QR_OK;
-}
-
 /* The operator's routes as the outputs indices and weights; rows from `live` on stay 0. */
 static qr_status route(struct op_run *r, int32_t live, bool hash, const char *tokens, const char *table, struct op_route op,
                        qr_error *err)
@@ -27,7 +12,7 @@ static qr_status route(struct op_run *r, int32_t live, bool hash, const char *to
     int32_t rows = op_dim(r, "T"), active = op_dim(r, "K"), *device_table = NULL, *idx;
     struct step *step;
     if (hash) {
-        TRY(check_table(op_ints(r, table), op_dim(r, "V"), active, op_dim(r, "E"), err));
+        TRY(op_check_hash_table(r, table, err));
         TRY(op_check_tokens(op_ints(r, tokens), live, op_dim(r, "V"), err));
         TRY(op_upload(r, op_ints(r, table), 4LL * op_dim(r, "V") * active, &device_table, err));
     }

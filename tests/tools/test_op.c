@@ -435,6 +435,84 @@ static void permuted_pages_give_the_same_bits(void **state)
     changed_close(&c);
 }
 
+/* The one compressed key of a row, moved to a slot that only holes lie before: the same outputs. */
+static void a_list_may_have_holes(void **state)
+{
+    (void)state;
+    struct changed c;
+    int64_t bytes, more, moved = 0;
+    changed_open(&c, "12-decode_sparse_attn_hca-ref-a.safetensors");
+    void *plain = output_of(&c, 0, "attn_out", &bytes);
+    const struct tensor_view *list = view_of(&c, "in.list");
+    for (int64_t row = 0; row < list->shape[0]; row++) {
+        int32_t *slots = ints_of(&c, "in.list") + row * list->shape[1] + 128;
+        if (slots[0] < 0 || slots[1] >= 0)
+            continue;
+        slots[7] = slots[0];
+        slots[0] = -1;
+        moved++;
+    }
+    assert_true(moved > 0);
+    void *holes = output_of(&c, 0, "attn_out", &more);
+    assert_memory_equal(plain, holes, (size_t)bytes);
+    free(plain);
+    free(holes);
+    changed_close(&c);
+}
+
+/* A row that is not kept: the group it ends is made of what the state holds already. */
+static void a_state_row_may_be_left_out(void **state)
+{
+    (void)state;
+    struct changed c;
+    int64_t bytes;
+    changed_open(&c, "07-decode_compressor_ratio4-w8a8-a.safetensors");
+    const struct tensor_view *pool = view_of(&c, "in.state");
+    int64_t row = (int64_t)pool->bytes / (pool->shape[0] * pool->shape[1]);
+    int32_t slot = ints_of(&c, "in.state_slot")[0];
+    uint8_t before[8192];
+    assert_true(slot >= 0 && row <= (int64_t)sizeof before);
+    memcpy(before, (uint8_t *)data_of(&c, "in.state") + slot * row, (size_t)row);
+    ints_of(&c, "in.state_slot")[0] = -1;
+    uint8_t *after = output_of(&c, 0, "state", &bytes);
+    assert_memory_equal(after + slot * row, before, (size_t)row);
+    free(after);
+    changed_close(&c);
+}
+
+/* The reference's layer of experts with a table in the place of the bias: experts by token. */
+static void experts_may_be_routed_by_token(void **state)
+{
+    (void)state;
+    struct changed c;
+    int64_t bytes;
+    changed_open(&c, "20-moe-ref-a.safetensors");
+    struct tensor_view *bias = view_of(&c, "in.gate.bias");
+    int32_t *table = malloc(288 * 2 * sizeof *table);
+    for (int32_t t = 0; t < 288; t++) {
+        table[2 * t] = (t + 3) % 6;
+        table[2 * t + 1] = t % 6;
+    }
+    free((void *)(uintptr_t)bias->data);
+    free((void *)(uintptr_t)bias->name);
+    c.shapes[bias - c.views][0] = 288;
+    c.shapes[bias - c.views][1] = 2;
+    *bias = (struct tensor_view){.name = strdup("in.gate.tid2eid"), .dtype = DTYPE_I32, .rank = 2, .shape = bias->shape,
+                                 .data = table, .bytes = 288 * 2 * sizeof *table};
+    int32_t *route = output_of(&c, 0, "route", &bytes);
+    const int64_t *ids = data_of(&c, "in.ids");
+    assert_int_equal(bytes, 8 * 2 * sizeof *route);
+    for (int i = 0; i < 16; i++)
+        assert_int_equal(route[i], table[2 * ids[i / 2] + i % 2]);
+    free(route);
+    table[5] = table[4];
+    assert_refused(&c, NULL, 0, "bad checkpoint", "in.gate.tid2eid [2] holds expert 5 twice");
+    free((void *)(uintptr_t)bias->name);
+    bias->name = strdup("in.gate.other");
+    assert_refused(&c, NULL, 0, "bad checkpoint", "found neither");
+    changed_close(&c);
+}
+
 /* A check that cannot fail checks nothing: an output wrong in a high bit is found, whatever the comparator. */
 static void a_spoiled_output_is_found(void **state)
 {
@@ -506,6 +584,9 @@ int main(void)
         cmocka_unit_test(a_logit_that_is_no_number_names_its_row),
         cmocka_unit_test(any_number_of_ranks_gives_the_same_bits),
         cmocka_unit_test(permuted_pages_give_the_same_bits),
+        cmocka_unit_test(a_list_may_have_holes),
+        cmocka_unit_test(a_state_row_may_be_left_out),
+        cmocka_unit_test(experts_may_be_routed_by_token),
         cmocka_unit_test(a_spoiled_output_is_found),
         cmocka_unit_test(names_with_variants_find_their_harness),
     };
