@@ -11,6 +11,7 @@
 #include "cli/interrupt.h"
 #include "cli/lines.h"
 #include "cli/loaded.h"
+#include "cli/plural.h"
 #include "cli/sampling_options.h"
 
 struct chat_program {
@@ -37,7 +38,7 @@ static size_t room_for_answer(int32_t max_model_len)
 static bool may_drop(struct chat_program *p, int32_t max_model_len)
 {
     fflush(stdout);
-    fprintf(stderr, "The context of %d tokens is full.\n", max_model_len);
+    fprintf(stderr, "The context of %d token%s is full.\n", max_model_len, plural(max_model_len));
     return lines_yes(&p->lines, "Drop the oldest turns? [Y/n] ");
 }
 
@@ -256,7 +257,9 @@ static void converse(struct chat_program *p)
     while (!leave && (line = lines_next(&p->lines, "> "))) {
         qr_error err = {0};
         qr_status st = QR_OK;
-        if (line[0] == '/')
+        if (strlen(line) != p->lines.length)
+            st = qr_fail(&err, QR_BAD_REQUEST, "the line holds a NUL character at byte %zu, wanted text", strlen(line));
+        else if (line[0] == '/')
             st = obey(p, line, &leave, &err);
         else if (*line)
             st = turn(p, line, &err);

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "cli/commands.h"
 #include "cli/loaded.h"
+#include "cli/plural.h"
 
 /* Positions in buckets of growing width: 1, 2-3, 4-7, ... so that short and long contexts are told apart. */
 enum { BUCKETS = 24 };
@@ -157,7 +158,7 @@ static qr_status eval_text(struct loaded *l, const struct eval_options *o, qr_er
     qr_status st = text_tokens(l->model, o->text, &tokens, err);
     if (st == QR_OK && tokens.count < 2)
         st = qr_fail(err, QR_BAD_REQUEST, "%s: %zu token%s, at least 2 are wanted", o->text, tokens.count,
-                     tokens.count == 1 ? "" : "s");
+                     plural((int64_t)tokens.count));
     if (st == QR_OK)
         st = score_text(l, &tokens, &tally, err);
     if (st == QR_OK && o->json)
@@ -319,11 +320,11 @@ static qr_status eval_requests(struct loaded *l, const struct eval_options *o, q
     if (file != stdin)
         fclose(file);
     if (st == QR_OK && !o->model.quiet && a.tally.count)
-        fprintf(stderr, "%lld tokens, mean NLL %.4f, perplexity %.4f\n", (long long)a.tally.count,
+        fprintf(stderr, "%lld token%s, mean NLL %.4f, perplexity %.4f\n", (long long)a.tally.count, plural(a.tally.count),
                 a.tally.total / (double)a.tally.count, exp(a.tally.total / (double)a.tally.count));
     if (st == QR_OK && a.failed)
         st = qr_fail(err, QR_BAD_REQUEST, "%s: %lld request%s failed", o->requests, (long long)a.failed,
-                     a.failed == 1 ? "" : "s");
+                     plural(a.failed));
     return st;
 }
 

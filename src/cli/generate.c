@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/events.h"
 #include "cli/loaded.h"
+#include "cli/plural.h"
 #include "cli/sampling_options.h"
 
 struct generate_options {
@@ -416,7 +417,7 @@ int command_generate(int argc, char **argv)
         qr_status st = generate_all(&o, &failed, &err);
         status = st == QR_OK ? failed > 0 : report_failure("generate", &err);
         if (st == QR_OK && failed)
-            fprintf(stderr, "quire generate: %zu request%s failed\n", failed, failed == 1 ? "" : "s");
+            fprintf(stderr, "quire generate: %zu request%s failed\n", failed, plural((int64_t)failed));
     }
     options_free(options);
     return status;

@@ -142,21 +142,26 @@ static char *edited(struct lines *l, const char *prompt)
     if (!line)
         return NULL;
     line[strcspn(line, "\r\n")] = 0;
+    l->length = strlen(line);
     if (*line)
         history(l->history, &event, H_ENTER, line);
     return line;
 }
 
-static char *plain(void)
+static char *plain(struct lines *l)
 {
     char *line = NULL;
     size_t room = 0;
-    if (getline(&line, &room, stdin) < 0) {
+    ssize_t length = getline(&line, &room, stdin);
+    if (length < 0) {
         free(line);
         return NULL;
     }
     interrupt_taken();
-    line[strcspn(line, "\r\n")] = 0;
+    length -= length > 0 && line[length - 1] == '\n';
+    length -= length > 0 && line[length - 1] == '\r';
+    line[length] = 0;
+    l->length = (size_t)length;
     return line;
 }
 
@@ -166,7 +171,7 @@ char *lines_next(struct lines *l, const char *prompt)
     l->kept = NULL;
     if (line)
         return line;
-    return l->editor && l->history ? edited(l, prompt) : plain();
+    return l->editor && l->history ? edited(l, prompt) : plain(l);
 }
 
 bool lines_yes(struct lines *l, const char *question)

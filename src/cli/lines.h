@@ -4,6 +4,7 @@
 #define QR_CLI_LINES_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 struct lines {
     bool terminal;           /* both ends are */
@@ -11,6 +12,7 @@ struct lines {
     struct history *history;
     const char *prompt;
     char *kept;              /* handed out next */
+    size_t length;           /* of the line handed out last: beyond strlen where it holds a NUL */
     int descriptor;          /* characters come from here: the terminal, never waited for by reading */
     bool dropped;            /* the line in the editor */
 };

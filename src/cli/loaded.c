@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "cli/interrupt.h"
 #include "cli/plan.h"
+#include "cli/plural.h"
 
 /* A line that stays, on a terminal. */
 static bool show_percent(void *user, qr_phase phase, uint64_t done, uint64_t total)
@@ -91,9 +92,10 @@ void print_usage_line(const struct answer *a)
 {
     const qr_usage *u = &a->usage;
     const int32_t decoded = u->output_tokens > 1 ? u->output_tokens - 1 : 0;
-    fprintf(stderr, "%d prompt tokens (%d cached) at %.0f/s, %d tokens at %.1f/s, first after %.3f s",
-            u->prompt_tokens, u->cached_tokens,
+    fprintf(stderr, "%d prompt token%s (%d cached) at %.0f/s, %d token%s at %.1f/s, first after %.3f s",
+            u->prompt_tokens, plural(u->prompt_tokens), u->cached_tokens,
             u->seconds_prefill > 0 ? (u->prompt_tokens - u->cached_tokens) / u->seconds_prefill : 0.0, u->output_tokens,
+            plural(u->output_tokens),
             u->seconds_decode > 0 ? decoded / u->seconds_decode : 0.0, u->seconds_to_first_token);
     if (u->draft_steps)
         fprintf(stderr, ", %.2f tokens a step accepted", 1.0 + (double)u->draft_accepted / u->draft_steps);

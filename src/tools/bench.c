@@ -9,6 +9,7 @@
 #include "cli/nearest.h"
 #include "cli/options.h"
 #include "cli/plan.h"
+#include "cli/plural.h"
 #include "cli/print_json.h"
 #include "tools/bench_rows.h"
 #include "tools/bench_serve.h"
@@ -95,8 +96,7 @@ static qr_status bench_memory(const struct bench_options *o, qr_error *err)
     if (st == QR_OK && o->step.json)
         st = print_rate_json(pool_threads(pool), rate, err);
     else if (st == QR_OK)
-        printf("memory: %.1f GB/s read by %d %s\n", rate / 1e9, pool_threads(pool),
-               pool_threads(pool) == 1 ? "thread" : "threads");
+        printf("memory: %.1f GB/s read by %d thread%s\n", rate / 1e9, pool_threads(pool), plural(pool_threads(pool)));
     pool_close(pool);
     return st;
 }

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "cli/plan.h"
+#include "cli/plural.h"
 #include "cli/print_json.h"
 
 enum { SHORT_PROMPT = 16, WARM_TOKENS = 4, ROOM = 64 };
@@ -168,10 +169,10 @@ static qr_status report(struct serving *s, bool mixed, double seconds, struct js
     if (w)
         write_report(w, s, mixed, seconds);
     else
-        printf("serve, %-8s %d streams beside a prompt of %d tokens: first token after %.2f s; between tokens p50 %.1f ms, "
-               "p90 %.1f ms, longest %.1f ms (%zu tokens)\n",
-               mixed ? "mixed:" : "unmixed:", o->streams, o->tokens, seconds, at(s, 0.5) * 1e3, at(s, 0.9) * 1e3,
-               at(s, 1) * 1e3, s->gap_count);
+        printf("serve, %-8s %d stream%s beside a prompt of %d token%s: first token after %.2f s; between tokens p50 %.1f ms, "
+               "p90 %.1f ms, longest %.1f ms (%zu token%s)\n",
+               mixed ? "mixed:" : "unmixed:", o->streams, plural(o->streams), o->tokens, plural(o->tokens), seconds, at(s, 0.5) * 1e3, at(s, 0.9) * 1e3,
+               at(s, 1) * 1e3, s->gap_count, plural((int64_t)s->gap_count));
     return QR_OK;
 }
 

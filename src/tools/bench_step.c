@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "cli/plural.h"
 #include "cli/print_json.h"
 #include "model/w8a8.h"
 #include "tools/bench.h"
@@ -425,9 +426,11 @@ static void print_figures(const struct bench *b)
     const double bound = (double)bytes / b->rate;
     printf("%s on %s: ", o->prefill ? "prefill" : "decode", b->model.backend->name);
     if (o->prefill)
-        printf("%d tokens after %d, %lld steps\n", o->tokens, o->context, (long long)b->steps);
+        printf("%d token%s after %d, %lld step%s\n", o->tokens, plural(o->tokens), o->context, (long long)b->steps,
+               plural(b->steps));
     else
-        printf("%d requests of %d rows after %d tokens, %lld steps\n", o->batch, o->rows, o->context, (long long)b->steps);
+        printf("%d request%s of %d row%s after %d token%s, %lld step%s\n", o->batch, plural(o->batch), o->rows, plural(o->rows),
+               o->context, plural(o->context), (long long)b->steps, plural(b->steps));
     printf("%-30s %10s %12s %10s %8s\n", "part", "ms a step", "MB a step", "GB/s", "of bound");
     for (int k = 0; k < KINDS; k++) {
         const struct tally *t = &b->tally[k];

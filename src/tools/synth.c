@@ -9,6 +9,7 @@
 #include "checkpoint/safetensors_write.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
+#include "cli/plural.h"
 #include "plan/schema.h"
 #include "tools/fresh_folder.h"
 #include "tools/synth_config.h"
@@ -217,7 +218,7 @@ static void report(const struct synth *s)
         printf("{\"tensors\": %lld, \"bytes\": %lld, \"files\": %d, \"values\": \"%s\"}\n", tensors, bytes, shards,
                values);
     else if (!s->quiet)
-        printf("%lld tensors, %lld bytes in %d files; values: %s\n", tensors, bytes, shards, values);
+        printf("%lld tensors, %lld bytes in %d file%s; values: %s\n", tensors, bytes, shards, plural(shards), values);
 }
 
 int tool_synth(int argc, char **argv)

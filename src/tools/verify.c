@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "cli/model_options.h"
+#include "cli/plural.h"
 #include "tools/open_device.h"
 #include "tools/verify_files.h"
 #include "tools/verify_machine.h"
@@ -210,9 +211,10 @@ static qr_status judge(const struct verify *v, qr_error *err)
     const char *dir = v->model.model;
     if (v->defects.count)
         return qr_fail(err, v->files.config == QR_REFUSED ? QR_REFUSED : QR_BAD_FILE,
-                       "%s: %zu defects in its files, so that nothing was run; the first: %s", dir, v->defects.count, v->defects.items[0]);
+                       "%s: %zu defect%s in its files, so that nothing was run; the first: %s", dir, v->defects.count,
+                       plural((int64_t)v->defects.count), v->defects.items[0]);
     if (v->faults.count)
-        return qr_fail(err, QR_NUMERIC, "%s: %s is not the reference in %zu ways; the first: %s", dir, v->device, v->faults.count,
+        return qr_fail(err, QR_NUMERIC, "%s: %s is not the reference in %zu way%s; the first: %s", dir, v->device, v->faults.count, plural((int64_t)v->faults.count),
                        v->faults.items[0]);
     return QR_OK;
 }

@@ -50,6 +50,14 @@ with tempfile.TemporaryDirectory() as folder:
     found = run("trace", "--model", MODEL, "--tokens", pipe, "--out", "/dev/null")
     expect("tokens in a pipe", found[0] == 1 and "not a regular file" in found[2], found)
 
+# A line is taken whole or refused.
+found = run("chat", *SMALL, "--quiet", stdin=None, input=b"/system a\0b\n/system c\rd\r\n/system\n")
+expect("a line with a NUL", found == (1, "system: c\rd\n", "quire chat: the line holds a NUL character at byte 9, wanted text\n"), found)
+
+# One is one.
+found = run("run", *SMALL, "--raw", "-n", "1", "a")
+expect("one token", "1 token " in found[2] and "1 tokens" not in found[2], found)
+
 found = run("eval", "--model", MODEL, "--requests", "-", stdin=None, input=b'{"id":1,"tokens":[]}\n')
 expect("an empty request", found[0] == 1 and "found 0 and 0" in found[1], found)
 for command in ("eval", "generate"):
