@@ -51,6 +51,10 @@ static const struct command *find_command(const char *name)
 
 static int unknown(const char *name)
 {
+    if (strcmp(name, "serve") == 0) {
+        fprintf(stderr, "quire: serve, the server, is not built yet\nTry 'quire --help'.\n");
+        return 2;
+    }
     static const char *const options[] = {"--help", "--version"};
     const char *nearest = options[edit_distance(name, options[1]) < edit_distance(name, options[0])];
     for (const struct command *c = commands; c->name; c++)

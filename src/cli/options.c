@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/sentence.h"
 #include "cli/nearest.h"
+#include "cli/plural.h"
 
 static const struct option help_option = {.name = "help", .letter = 'h', .help = "print this and leave"};
 
@@ -124,8 +125,8 @@ static int unknown_option(const struct command_line *line, const char *argument)
         return options_wrong(line, "unknown option %s; the nearest is -%c", argument, *name);
     const struct option *nearest = &help_option;
     for (const struct option *o = line->options; !is_last(o); o++)
-        if (distance_of(name, o) < distance_of(name, nearest))
-            nearest = o;
+        if ((!o->help || *o->help) && distance_of(name, o) < distance_of(name, nearest))
+            nearest = o; /* one that the help lists */
     return options_wrong(line, "unknown option %s; the nearest is --%s", argument, nearest->name);
 }
 
@@ -310,7 +311,7 @@ static int count_arguments(const struct command_line *line)
         return options_wrong(line, "argument \"%s\" is one too many", line->arguments[line->most]);
     if (line->argument_count < line->least)
         return options_wrong(line, "%d of %d argument%s given; usage: quire %s %s", line->argument_count, line->least,
-                             line->least == 1 ? "" : "s", line->command, line->synopsis);
+                             plural(line->least), line->command, line->synopsis);
     return 0;
 }
 

@@ -27,6 +27,7 @@ static qr_status found_numbers(struct op_run *r, const struct op_slot *slot, dou
     return numbers_of(r, &view, out, err);
 }
 
+/* `want` NULL: the caller has those. */
 static qr_status make_pair(struct op_run *r, const struct op_slot *slot, const struct tensor_view *want, struct pair *out,
                            qr_error *err)
 {
@@ -34,7 +35,7 @@ static qr_status make_pair(struct op_run *r, const struct op_slot *slot, const s
     out->cols = slot->rank ? slot->shape[slot->rank - 1] : 1;
     out->rows = out->cols ? out->points / out->cols : 0;
     TRY(found_numbers(r, slot, &out->found, err));
-    return numbers_of(r, want, &out->want, err);
+    return want ? numbers_of(r, want, &out->want, err) : QR_OK;
 }
 
 /* ---- which tolerance ---- */
@@ -235,17 +236,31 @@ qr_status op_check(struct op_run *r, struct op_verdict *verdicts, int64_t *count
     return QR_OK;
 }
 
+/* A NaN is no difference of a size: it fails, wherever the point counts. */
+static qr_status refuse_nan(const struct op_run *a, const struct op_run *b, const struct pair *p, qr_error *err)
+{
+    for (int64_t i = 0; i < p->points; i++)
+        if ((isnan(p->found[i]) || isnan(p->want[i])) && !(place_of(p, i) == BEHIND_COUNT && p->slot->open))
+            return qr_fail(err, QR_NUMERIC, "out.%s: point %lld is %g on %s and %g on %s, wanted no NaN", p->slot->array->name,
+                           (long long)i, p->found[i], a->backend->name, p->want[i], b->backend->name);
+    return QR_OK;
+}
+
 qr_status op_compare_runs(struct op_run *a, struct op_run *b, struct op_difference *differences, int32_t *count, qr_error *err)
 {
     *count = 0;
     for (int32_t i = 0; i < a->out_count; i++) {
         double *x, *y, most = 0;
+        struct pair pair;
         if (!a->out[i].host || !b->out[i].host)
             continue;
         struct op_difference *d = &differences[(*count)++];
         *d = (struct op_difference){.name = a->out[i].array->name, .points = tensor_elements(a->out[i].rank, a->out[i].shape)};
-        TRY(found_numbers(a, &a->out[i], &x, err));
         TRY(found_numbers(b, &b->out[i], &y, err));
+        TRY(make_pair(a, &a->out[i], NULL, &pair, err));
+        pair.want = y;
+        x = pair.found;
+        TRY(refuse_nan(a, b, &pair, err));
         for (int64_t k = 0; k < d->points; k++) {
             d->different += !(x[k] == y[k] && signbit(x[k]) == signbit(y[k]));
             d->largest = fmax(d->largest, fabs(x[k] - y[k]));

@@ -25,6 +25,8 @@ expect(["help"], 0, out="Usage: quire COMMAND")
 expect([], 2, err="Usage: quire COMMAND")
 expect(["txet"], 2, err="unknown command txet; the nearest is text")
 expect(["--verison"], 2, err="unknown option --verison; the nearest is --version")
+for line in (["serve"], ["serve", "--help"], ["help", "serve"]):
+    expect(line, 2, err="quire: serve, the server, is not built yet\n")
 expect(["help", "txet"], 2, err="the nearest is text")
 
 # Every command in the list explains itself, and knows what it does not know.
@@ -37,6 +39,14 @@ for name in names:
     expect([name, "--help"], 0, out=f"Usage: quire {name}")
     expect(["help", name], 0, out=f"Usage: quire {name}")
     expect([name, "--no-such-option"], 2, err="--no-such-option")
+
+# What is not built is taken and refused, but no hint leads there.
+expect(["run", "--model", "x", "--draft-widht", "2"], 2, err="the nearest is --")
+said = subprocess.run([PROGRAM, "run", "--draft-widht", "2"], capture_output=True, text=True).stderr
+nearest = said.split("the nearest is ")[1].split()[0]
+if nearest not in subprocess.run([PROGRAM, "run", "--help"], capture_output=True, text=True).stdout:
+    faults += 1
+    print(f"the help of run does not list {nearest}")
 
 with open("/dev/full", "w") as full:
     run = subprocess.run([PROGRAM, "--help"], stdout=full, stderr=subprocess.PIPE, text=True)
