@@ -92,6 +92,7 @@ static int dispatch(int argc, char **argv)
 int main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN); /* a reader that went away is a failed write, said in a sentence */
+    signal(SIGXFSZ, SIG_IGN); /* and so is a file that grows beyond its limit */
     int status = dispatch(argc, argv);
     /* A full disk or a closed pipe must not look like success. */
     if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {

@@ -29,6 +29,7 @@ struct quantize {
     bool w8a8, json, quiet;
     int threads;
 
+    struct filling filling; /* `out` */
     struct qr_config config; /* of the official folder */
     struct model_plan plan;
     struct checkpoint *ck;
@@ -150,7 +151,7 @@ static qr_status copy_text_files(const struct quantize *q, qr_error *err)
     char *from = path_join(q->model, "encoding/encoding_dsv4.py"), *folder = path_join(q->out, "encoding");
     qr_status st = from && folder ? QR_OK : qr_fail(err, QR_NO_MEMORY, "%s: no memory for a path", q->model);
     if (st == QR_OK && access(from, F_OK) == 0) { /* tells the form of chat text */
-        st = fresh_folder(folder, err);
+        st = fresh_folder(folder, NULL, err);
         if (st == QR_OK)
             st = copy_file(q, "encoding/encoding_dsv4.py", err);
     }
@@ -218,6 +219,7 @@ static qr_status write_members(struct quantize *q, const struct w8a8_output *o, 
 {
     for (int64_t member = 0; member < o->members; member++) {
         const struct tensor_view *same = w8a8_unchanged(q->source, o, member);
+        TRY(filling_check(&q->filling, err));
         if (!same)
             TRY(w8a8_make(q->source, o, member, values, scales, err));
         TRY(put(q, value_stream, member, same ? same->data : values, err));
@@ -269,6 +271,7 @@ static qr_status write_tables(struct quantize *q, qr_error *err)
         TRY(rope_frequencies(&q->config, (enum rope)kind, frequencies, err));
         for (int side = 0; side < 2; side++)
             for (int64_t p = 0; p < positions; p++) {
+                TRY(filling_check(&q->filling, err));
                 fill_table_row(frequencies, width, p, side == 1, values);
                 TRY(safetensors_put(q->writer, number_of(q, names[side]), (uint64_t)((kind * positions + p) * row),
                                     values, (uint64_t)row, err));
@@ -324,7 +327,7 @@ static qr_status save_weights(struct quantize *q, qr_error *err)
 static qr_status run(struct quantize *q, qr_error *err)
 {
     TRY(open_source(q, err));
-    TRY(fresh_folder(q->out, err));
+    TRY(filling_open(&q->filling, q->out, err));
     TRY(save_weights(q, err));
     TRY(copy_text_files(q, err));
     return save_config(q, err); /* last: a folder with a config is whole */
@@ -376,9 +379,14 @@ int tool_quantize(int argc, char **argv)
 
     qr_error err = {0};
     qr_status st = run(&q, &err);
+    filling_close(&q.filling, st == QR_OK);
     close_all(&q);
     if (st != QR_OK)
-        return report_failure("quantize", &err);
+        status = report_failure("quantize", &err);
+    if (st == QR_CANCELLED)
+        filling_obey_signal();
+    if (st != QR_OK)
+        return status;
     if (q.json)
         printf("{\"tensors\": %lld, \"bytes\": %lld}\n", (long long)q.tensors, (long long)q.bytes);
     else if (!q.quiet)

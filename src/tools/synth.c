@@ -25,6 +25,7 @@ struct synth {
     int layers;
     bool json, quiet;
 
+    struct filling filling; /* `out` */
     struct qr_config config;
     char *config_text; /* what config.json of the folder will hold */
     size_t config_length;
@@ -117,8 +118,11 @@ static qr_status write_values(const struct synth *s, struct safetensors_writer *
     synth_tensor_init(&t, &s->values, &s->config, &specs[index], weight_of(specs, index));
     for (uint64_t at = 0; at < bytes; at += SYNTH_CHUNK) {
         uint64_t size = bytes - at < SYNTH_CHUNK ? bytes - at : SYNTH_CHUNK;
+        qr_status st = filling_check(&s->filling, err);
+        if (st != QR_OK)
+            return st;
         synth_tensor_fill(&t, at, size, chunk);
-        qr_status st = safetensors_put(w, number, at, chunk, size, err);
+        st = safetensors_put(w, number, at, chunk, size, err);
         if (st != QR_OK)
             return st;
     }
@@ -194,17 +198,20 @@ static qr_status write_index(const struct synth *s, qr_error *err)
     return st;
 }
 
-static qr_status write_folder(const struct synth *s, qr_error *err)
+static qr_status write_folder(struct synth *s, qr_error *err)
 {
     uint8_t *chunk = qr_malloc(SYNTH_CHUNK);
     qr_status st =
-        chunk ? fresh_folder(s->out, err) : qr_fail(err, QR_NO_MEMORY, "no memory for %d bytes", SYNTH_CHUNK);
+        chunk ? filling_open(&s->filling, s->out, err) : qr_fail(err, QR_NO_MEMORY, "no memory for %d bytes", SYNTH_CHUNK);
     for (int32_t shard = 0; st == QR_OK && shard < schema_shards(s->schema); shard++)
         st = write_shard(s, shard, chunk, err);
+    if (st == QR_OK)
+        st = filling_check(&s->filling, err);
     if (st == QR_OK)
         st = write_text(s, "config.json", s->config_text, s->config_length, err);
     if (st == QR_OK)
         st = write_index(s, err);
+    filling_close(&s->filling, st == QR_OK);
     qr_free(chunk);
     return st;
 }
@@ -270,5 +277,8 @@ int tool_synth(int argc, char **argv)
         report(&s);
     schema_free(s.schema);
     qr_free(s.config_text);
-    return st == QR_OK ? 0 : report_failure("synth", &err);
+    status = st == QR_OK ? 0 : report_failure("synth", &err);
+    if (st == QR_CANCELLED)
+        filling_obey_signal();
+    return status;
 }

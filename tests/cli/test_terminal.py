@@ -77,6 +77,8 @@ def start():
     if child == 0:
         os.environ.update(TERM="dumb", LC_ALL="C")
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):  # ignored under nohup
+            signal.signal(number, signal.SIG_DFL)
         os.execv(PROGRAM, [*CHAT, "--ignore-eos", "-n", "20000"])
     screen = Screen(master)
     screen.until("/help for help.")
