@@ -23,9 +23,7 @@ struct qr_log model_options_log(const struct model_options *m)
 
 static void print_line(void *user, qr_log_severity severity, const char *line)
 {
-    static const char *const names[] = {"error", "warn", "info", "debug"};
-    (void)user;
-    fprintf(stderr, "quire: %s: %s\n", (unsigned)severity < 4 ? names[severity] : "log", line);
+    write_line(user, (enum qr_log_level)severity, line);
 }
 
 qr_model_options model_options_model(const struct model_options *m)

@@ -185,13 +185,18 @@ static qr_status make_plan(const struct qr_config *config, const qr_model_option
     return plan_make(config, w8a8 ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE, plan, err);
 }
 
+static qr_status read_given(const char *dir, const qr_model_options *given, qr_model_options *out, qr_error *err)
+{
+    if (!dir || !*dir)
+        return qr_fail(err, QR_BAD_ARGUMENT, "the model is %s, wanted the name of a folder", dir ? "\"\"" : "NULL");
+    return model_options_read(given, out, err);
+}
+
 qr_status model_config_read(const char *dir, const qr_model_options *given, struct qr_config *config,
                             struct model_plan *plan, qr_error *err)
 {
     qr_model_options options;
-    if (!dir || !*dir)
-        return qr_fail(err, QR_BAD_ARGUMENT, "the model is %s, wanted the name of a folder", dir ? "\"\"" : "NULL");
-    qr_status st = model_options_read(given, &options, err);
+    qr_status st = read_given(dir, given, &options, err);
     if (st != QR_OK)
         return st;
     char *path = path_join(dir, "config.json");
@@ -206,9 +211,7 @@ qr_status model_open_parts(const char *dir, const qr_model_options *given, bool 
 {
     qr_model_options options;
     *out = NULL;
-    if (!dir || !*dir)
-        return qr_fail(err, QR_BAD_ARGUMENT, "the model is %s, wanted the name of a folder", dir ? "\"\"" : "NULL");
-    qr_status st = model_options_read(given, &options, err);
+    qr_status st = read_given(dir, given, &options, err);
     if (st != QR_OK)
         return st;
     qr_model *model = qr_calloc(1, sizeof *model);

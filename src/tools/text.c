@@ -89,6 +89,17 @@ int text_answer(const struct text_options *options, const struct command_line *l
     return st == QR_OK ? 0 : report_failure(line->command, &err);
 }
 
+int text_part(struct text_options *options, struct command_line *line, int argc, char **argv, struct tokenizer **tok,
+              answer_line answer, void *user)
+{
+    int status;
+    if (!options_parse(line, argc, argv, &status) || !text_open_tokenizer(options, line, tok, &status))
+        return status;
+    status = text_answer(options, line, answer, user);
+    tok_close(*tok);
+    return status;
+}
+
 qr_status text_read_ids(const struct json *array, const char *member, struct tok_ids *ids, qr_error *err)
 {
     if (!array || array->kind != JSON_ARRAY)

@@ -62,6 +62,10 @@ struct text_options {
 bool text_open_tokenizer(const struct text_options *options, const struct command_line *line, struct tokenizer **out,
                          int *status);
 
+/* The whole of a part that needs no more than its options and a tokenizer: parses them, opens it as *tok, answers. */
+int text_part(struct text_options *options, struct command_line *line, int argc, char **argv,
+              struct tokenizer **tok, answer_line answer, void *user);
+
 /* Answers every line (tools/answer.h) and returns the exit status. */
 int text_answer(const struct text_options *options, const struct command_line *line, answer_line answer, void *user);
 

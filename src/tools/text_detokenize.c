@@ -57,7 +57,6 @@ int text_detokenize(int argc, char **argv)
 {
     struct text_options options = TEXT_OPTIONS_DEFAULT;
     struct detokenize t = {0};
-    int status;
     const struct option table[] = {
         TEXT_OPTIONS(options),
         {.name = "stream",
@@ -70,9 +69,5 @@ int text_detokenize(int argc, char **argv)
                                 .synopsis = "--tokenizer DIR [--stream] [--in FILE]",
                                 .about = "Answers {id, ids} with {id, text}.",
                                 .options = table};
-    if (!options_parse(&line, argc, argv, &status) || !text_open_tokenizer(&options, &line, &t.tok, &status))
-        return status;
-    status = text_answer(&options, &line, answer, &t);
-    tok_close(t.tok);
-    return status;
+    return text_part(&options, &line, argc, argv, &t.tok, answer, &t);
 }

@@ -196,7 +196,6 @@ int text_parse(int argc, char **argv)
 {
     struct text_options options = TEXT_OPTIONS_DEFAULT;
     struct parse t = {0};
-    int status;
     const struct option table[] = {
         TEXT_OPTIONS(options),
         {.name = "deltas",
@@ -219,9 +218,5 @@ int text_parse(int argc, char **argv)
                                     "Answers {id, ids, start, tools, stop, include_stop, end, ignore_eos, tool_choice} "
                                     "with {id, reasoning, content, tool_calls, finish_reason}.",
                                 .options = table};
-    if (!options_parse(&line, argc, argv, &status) || !text_open_tokenizer(&options, &line, &t.tok, &status))
-        return status;
-    status = text_answer(&options, &line, answer, &t);
-    tok_close(t.tok);
-    return status;
+    return text_part(&options, &line, argc, argv, &t.tok, answer, &t);
 }

@@ -60,7 +60,6 @@ int text_tokenize(int argc, char **argv)
 {
     struct text_options options = TEXT_OPTIONS_DEFAULT;
     struct tokenize t = {0};
-    int status;
     const struct option table[] = {
         TEXT_OPTIONS(options),
         {.name = "markup", .kind = OPTION_FLAG, .target = &t.markup, .help = "recognise added tokens"},
@@ -71,9 +70,5 @@ int text_tokenize(int argc, char **argv)
                                 .about = "Answers {id, text} or {id, bytes_hex} with {id, ids}. The text is literal "
                                          "unless --markup is given.",
                                 .options = table};
-    if (!options_parse(&line, argc, argv, &status) || !text_open_tokenizer(&options, &line, &t.tok, &status))
-        return status;
-    status = text_answer(&options, &line, answer, &t);
-    tok_close(t.tok);
-    return status;
+    return text_part(&options, &line, argc, argv, &t.tok, answer, &t);
 }

@@ -12,23 +12,7 @@
 #include "support/scratch.h"
 #include "support/support.h"
 
-static char *dir;
-
-static int make_dir(void **state)
-{
-    (void)state;
-    dir = scratch_make();
-    return 0;
-}
-
-static int remove_dir(void **state)
-{
-    (void)state;
-    scratch_remove(dir);
-    return 0;
-}
-
-static void put_text(const char *name, const char *text) { scratch_write(scratch_path(dir, name), text, strlen(text)); }
+static void put_text(const char *name, const char *text) { scratch_write(scratch_path(scratch, name), text, strlen(text)); }
 
 /* A shard of U8 tensors of two bytes each; names separated by spaces. */
 static void put_shard(const char *file, const char *names)
@@ -45,7 +29,7 @@ static void put_shard(const char *file, const char *names)
         views[n] = (struct tensor_view){stored[n], DTYPE_U8, 2, shape, "\1\2", 2, 0};
         n++;
     }
-    if (safetensors_save(scratch_path(dir, file), views, n, NULL, 0, &err) != QR_OK)
+    if (safetensors_save(scratch_path(scratch, file), views, n, NULL, 0, &err) != QR_OK)
         fail_msg("%s", err.message);
 }
 
@@ -53,7 +37,7 @@ static void refused(const char *words)
 {
     struct checkpoint *ck = NULL;
     qr_error err = {0};
-    qr_status st = checkpoint_open(dir, &ck, &err);
+    qr_status st = checkpoint_open(scratch, &ck, &err);
     if (st != QR_BAD_FILE || ck || !strstr(err.message, words))
         fail_msg("status %d, message \"%s\", wanted \"%s\"", st, err.message, words);
 }
@@ -80,7 +64,7 @@ static void a_folder_of_shards_is_one_table(void **state)
 {
     (void)state;
     put_good_folder();
-    struct checkpoint *ck = opened(dir);
+    struct checkpoint *ck = opened(scratch);
     assert_int_equal(checkpoint_shards(ck), 2);
     assert_int_equal(checkpoint_count(ck), 3);
     assert_int_equal(checkpoint_bytes(ck), 6);
@@ -97,15 +81,15 @@ static void a_folder_of_shards_is_one_table(void **state)
 static void a_single_file_needs_no_index(void **state)
 {
     (void)state;
-    char *other = dir, *fresh = scratch_make();
-    dir = fresh;
+    char *other = scratch, *fresh = scratch_make();
+    scratch = fresh;
     refused("holds neither");
     put_shard("model.safetensors", "x y");
-    struct checkpoint *ck = opened(dir);
+    struct checkpoint *ck = opened(scratch);
     assert_int_equal(checkpoint_shards(ck), 1);
     assert_non_null(checkpoint_find(ck, "y"));
     checkpoint_close(ck);
-    dir = other;
+    scratch = other;
     scratch_remove(fresh);
 }
 
@@ -167,10 +151,10 @@ static void a_tensor_elsewhere_than_mapped_is_refused(void **state)
 static void file_names_that_contain_dots_are_fine(void **state)
 {
     (void)state;
-    mkdir(scratch_path(dir, "..sub"), 0755);
+    mkdir(scratch_path(scratch, "..sub"), 0755);
     put_shard("..sub/..x..", "a");
     put_text("model.safetensors.index.json", "{\"weight_map\": {\"a\": \"..sub/..x..\"}}");
-    checkpoint_close(opened(dir));
+    checkpoint_close(opened(scratch));
 }
 
 static const struct tensor_spec wanted[] = {
@@ -182,7 +166,7 @@ static const struct tensor_spec wanted[] = {
 
 static void expect(const struct tensor_spec *specs, int64_t n, const char *words)
 {
-    struct checkpoint *ck = opened(dir);
+    struct checkpoint *ck = opened(scratch);
     qr_error err = {0};
     qr_status st = checkpoint_expect(ck, specs, n, &err);
     if (words ? st != QR_BAD_FILE || !strstr(err.message, words) : st != QR_OK)
@@ -223,7 +207,7 @@ static void a_listed_tensor_that_no_shard_holds_is_missing(void **state)
     put_good_folder();
     put_shard("one.st", "a");
     expect(wanted, 4, "tensor c is missing (first of 1)");
-    struct checkpoint *ck = opened(dir);
+    struct checkpoint *ck = opened(scratch);
     assert_null(checkpoint_find(ck, "c"));
     checkpoint_close(ck);
 }
@@ -240,7 +224,7 @@ static void a_dequantized_weight_needs_no_scale(void **state)
     };
     qr_error err = {0};
     put_text("model.safetensors.index.json", "{\"weight_map\": {\"wo_a.weight\": \"s\", \"wo_a.scale\": \"s\"}}");
-    assert_int_equal(safetensors_save(scratch_path(dir, "s"), &weight, 1, NULL, 0, &err), QR_OK);
+    assert_int_equal(safetensors_save(scratch_path(scratch, "s"), &weight, 1, NULL, 0, &err), QR_OK);
     expect(specs, 2, NULL);
     put_text("model.safetensors.index.json", "{\"weight_map\": {\"wo_a.weight\": \"s\"}}");
     expect(specs, 2, NULL);
@@ -268,7 +252,7 @@ static void all_differences_can_be_listed(void **state)
     other[0].dtype = DTYPE_F32;
     other[1].shape[0] = 4;
     other[3].name = "d";
-    struct checkpoint *ck = opened(dir);
+    struct checkpoint *ck = opened(scratch);
     assert_int_equal(checkpoint_compare(ck, other, 4, count_kind, counts, &diff, &err), QR_OK);
     for (int kind = 0; kind < MISMATCH_KINDS; kind++) {
         assert_int_equal(counts[kind], 1);
@@ -344,7 +328,7 @@ static void every_allocation_may_fail(void **state)
         struct checkpoint *ck = NULL;
         qr_error err = {0};
         alloc_fault_at(n, n % 2);
-        qr_status st = checkpoint_open(dir, &ck, &err);
+        qr_status st = checkpoint_open(scratch, &ck, &err);
         if (st == QR_OK)
             st = checkpoint_expect(ck, wanted, 4, &err);
         done = st == QR_OK;
@@ -373,5 +357,5 @@ int main(void)
         cmocka_unit_test(the_golden_models_open),
         fault_test(every_allocation_may_fail),
     };
-    return cmocka_run_group_tests(tests, make_dir, remove_dir);
+    return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }

@@ -9,22 +9,6 @@
 #include "support/scratch.h"
 #include "support/support.h"
 
-static char *dir;
-
-static int make_dir(void **state)
-{
-    (void)state;
-    dir = scratch_make();
-    return 0;
-}
-
-static int remove_dir(void **state)
-{
-    (void)state;
-    scratch_remove(dir);
-    return 0;
-}
-
 /* A file of this header (unpadded) and `data_size` bytes 0, 1, 2 ... */
 static const char *container(const char *header, size_t data_size)
 {
@@ -36,7 +20,7 @@ static const char *container(const char *header, size_t data_size)
     memcpy(file + 8, header, n);
     for (size_t i = 0; i < data_size; i++)
         file[8 + n + i] = (uint8_t)i;
-    const char *path = scratch_path(dir, "a.safetensors");
+    const char *path = scratch_path(scratch, "a.safetensors");
     scratch_write(path, file, 8 + n + data_size);
     free(file);
     return path;
@@ -129,8 +113,8 @@ static void f4_counts_bytes_whichever_way_the_file_counts(void **state)
 static void files_cut_short_are_refused(void **state)
 {
     (void)state;
-    const char *path = scratch_path(dir, "short.safetensors");
-    refused(scratch_path(dir, "absent.safetensors"), "cannot open");
+    const char *path = scratch_path(scratch, "short.safetensors");
+    refused(scratch_path(scratch, "absent.safetensors"), "cannot open");
     scratch_write(path, "", 0);
     refused(path, "0 bytes");
     scratch_write(path, "\x08\0\0\0\0\0\0", 7);
@@ -231,7 +215,7 @@ static void what_is_written_is_read_back(void **state)
         {"fourth", DTYPE_F4, 2, shapes[4], bytes, 3, 0}, {"scalar", DTYPE_BOOL, 0, shapes[0], bytes, 1, 0},
     };
     static const char *const metadata[][2] = {{"op", "norm"}, {"params", "{\"a\": \"\\n\"}"}};
-    const char *path = scratch_path(dir, "w.safetensors");
+    const char *path = scratch_path(scratch, "w.safetensors");
     struct safetensors *f;
     qr_error err = {0};
     assert_int_equal(safetensors_save(path, tensors, 6, metadata, 2, &err), QR_OK);
@@ -256,7 +240,7 @@ static void what_is_written_is_read_back(void **state)
 static void tensors_never_put_read_as_zeros_and_parts_arrive_in_any_order(void **state)
 {
     (void)state;
-    const char *path = scratch_path(dir, "sparse.safetensors");
+    const char *path = scratch_path(scratch, "sparse.safetensors");
     const int64_t huge[2] = {3, (int64_t)1 << 30}, small[1] = {4};
     struct safetensors_writer *w;
     struct safetensors *f;
@@ -288,14 +272,14 @@ static void tensors_never_put_read_as_zeros_and_parts_arrive_in_any_order(void *
 static void an_abandoned_file_leaves_nothing_behind(void **state)
 {
     (void)state;
-    const char *path = scratch_path(dir, "none/w.safetensors");
+    const char *path = scratch_path(scratch, "none/w.safetensors");
     struct safetensors_writer *w;
     qr_error err = {0};
     assert_int_equal(safetensors_create(path, &w, &err), QR_IO);
     assert_null(w);
-    assert_int_equal(safetensors_create(scratch_path(dir, "gone.safetensors"), &w, &err), QR_OK);
+    assert_int_equal(safetensors_create(scratch_path(scratch, "gone.safetensors"), &w, &err), QR_OK);
     safetensors_discard(w);
-    refused(scratch_path(dir, "gone.safetensors"), "cannot open");
+    refused(scratch_path(scratch, "gone.safetensors"), "cannot open");
 }
 
 /* Reads and writes with each allocation failing in turn: a status, no leak. */
@@ -307,7 +291,7 @@ static void every_allocation_may_fail(void **state)
         sprintf(header + strlen(header), ",\"t%d\":{\"dtype\":\"I16\",\"shape\":[1],\"data_offsets\":[%d,%d]}", i,
                 138 - 2 * i, 140 - 2 * i);
     strcat(header, "}");
-    const char *path = container(header, 140), *out = scratch_path(dir, "out.safetensors");
+    const char *path = container(header, 140), *out = scratch_path(scratch, "out.safetensors");
     int64_t live = alloc_live();
     bool done = false;
     for (int64_t n = 1; !done; n++) {
@@ -341,5 +325,5 @@ int main(void)
         cmocka_unit_test(an_abandoned_file_leaves_nothing_behind),
         fault_test(every_allocation_may_fail),
     };
-    return cmocka_run_group_tests(tests, make_dir, remove_dir);
+    return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }

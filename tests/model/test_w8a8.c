@@ -21,12 +21,6 @@
 static const char *const folders[] = {"tiny", "fp8exp", "wide"};
 enum { FOLDERS = sizeof folders / sizeof *folders };
 
-static void must(qr_status st, const qr_error *err)
-{
-    if (st != QR_OK)
-        fail_msg("%s", err->message);
-}
-
 /* The hash that cases.json has for a tensor. */
 static void assert_hash(const struct v4_folder *f, const char *name, const char *found)
 {

@@ -22,12 +22,6 @@ struct written {
 };
 static struct written *watched; /* an operator is told of its backend alone */
 
-static void must(qr_status st, const qr_error *err)
-{
-    if (st != QR_OK)
-        fail_msg("%s", err->message);
-}
-
 static int64_t row_bytes(const struct written *w) { return (int64_t)TOKENS * w->dim * 2; }
 
 /* Calls the operator and brings its values of each row. */

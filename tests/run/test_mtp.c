@@ -12,12 +12,6 @@
 #include "support/shared_memory.h"
 #include "support/v4_law.h"
 
-static void must(qr_status st, const qr_error *err)
-{
-    if (st != QR_OK)
-        fail_msg("%s", err->message);
-}
-
 /* Logits of MTP rows by position, filled as they come: [tokens][vocab]. */
 struct drafted {
     float *logits;

@@ -13,12 +13,6 @@
 #include "support/tokenizers.h"
 #include "text/token_map.h"
 
-static void must(qr_status st, const qr_error *err)
-{
-    if (st != QR_OK)
-        fail_msg("%s: %s", qr_status_name(st), err->message);
-}
-
 /* ---- a small model ---- */
 
 static int32_t keys_of(const char *tokenizer)

@@ -8,10 +8,8 @@
 #include "base/json.h"
 #include "checkpoint/safetensors.h"
 #include "number/bf16.h"
-#include "number/e4m3.h"
-#include "number/e8m0.h"
-#include "number/f16.h"
 #include "support/support.h"
+#include "tools/op_file.h"
 
 struct golden {
     struct safetensors *file, *weights;
@@ -115,22 +113,9 @@ static int64_t integer_at(const struct tensor_view *v, int64_t i)
 
 static float float_at(const struct tensor_view *v, int64_t i)
 {
-    switch (v->dtype) {
-    case DTYPE_F32:
-        return ((const float *)v->data)[i];
-    case DTYPE_F64:
-        return (float)((const double *)v->data)[i];
-    case DTYPE_BF16:
-        return bf16_decode(((const uint16_t *)v->data)[i]);
-    case DTYPE_F16:
-        return f16_decode(((const uint16_t *)v->data)[i]);
-    case DTYPE_F8_E4M3:
-        return e4m3_decode(((const uint8_t *)v->data)[i]);
-    case DTYPE_F8_E8M0:
-        return e8m0_decode(((const uint8_t *)v->data)[i]);
-    default:
-        return (float)integer_at(v, i);
-    }
+    if (v->dtype == DTYPE_F8_E5M2 || v->dtype == DTYPE_F4)
+        fail_msg("%s: %s holds no numbers", v->name, dtype_name(v->dtype));
+    return (float)tensor_number(v, i);
 }
 
 const float *golden_f32(struct golden *g, const char *name, int64_t *count)

@@ -8,12 +8,6 @@
 #include "support/support.h"
 #include "tools/open_device.h"
 
-static void must(qr_status st, const qr_error *err)
-{
-    if (st != QR_OK)
-        fail_msg("%s", err->message);
-}
-
 static void open_map(struct rig *r, const char *folder)
 {
     struct tokenizer *tok;

@@ -22,3 +22,9 @@ const char *fixture_tokenizer(void)
         path = source_path("../shared/fixtures/tokenizer-v3/tokenizer.json");
     return access(path, R_OK) == 0 ? path : NULL;
 }
+
+void must(qr_status st, const qr_error *err)
+{
+    if (st != QR_OK)
+        fail_msg("%s: %s", qr_status_name(st), err->message);
+}

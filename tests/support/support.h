@@ -9,12 +9,17 @@
 
 #include <cmocka.h>
 
+#include "base/status.h"
+
 /* The path of a file of the source tree ("tests/golden/..."), from QUIRE_SOURCE or, when unset, the working folder.
  * The result lives until the next call but seven. */
 const char *source_path(const char *relative);
 /* shared/fixtures/tokenizer-v3/tokenizer.json, or where QUIRE_TOKENIZER points; NULL where it is absent (return 77
  * from main then, after saying so). */
 const char *fixture_tokenizer(void);
+
+/* Fails the test with the error's sentence unless the status is QR_OK. */
+void must(qr_status st, const qr_error *err);
 
 /* The entry of a test that makes allocations fail. Where a build cannot make them fail it is no entry (cmocka passes over
  * one without a name), so that nothing skipped counts as passed. */

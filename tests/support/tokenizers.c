@@ -75,6 +75,24 @@ char *published_json(const char *list, size_t length, size_t *size)
     return replaced;
 }
 
+struct tokenizer *tokenizer_as_v4, *tokenizer_as_v41;
+
+int published_begin(void **state)
+{
+    (void)state;
+    tokenizer_as_v4 = published_tokenizer("tests/golden/text/added_tokens_v4.json");
+    tokenizer_as_v41 = published_tokenizer("tests/golden/text/added_tokens_v41.json");
+    return 0;
+}
+
+int published_end(void **state)
+{
+    (void)state;
+    tok_close(tokenizer_as_v4);
+    tok_close(tokenizer_as_v41);
+    return 0;
+}
+
 struct tokenizer *published_tokenizer(const char *added)
 {
     struct tokenizer *tok;

@@ -12,6 +12,10 @@ struct tokenizer *bundled_tokenizer(void);
 /* The published tokenizer (fixture_tokenizer, which must be there), its added tokens replaced by the list in `added`
  * ("tests/golden/text/added_tokens_v41.json") unless that is NULL. */
 struct tokenizer *published_tokenizer(const char *added);
+/* It with the added tokens of either family's goldens, for a whole group of tests: hand these to cmocka_run_group_tests. */
+extern struct tokenizer *tokenizer_as_v4, *tokenizer_as_v41;
+int published_begin(void **state);
+int published_end(void **state);
 /* Its tokenizer.json with the JSON text `list` as added tokens (NULL: its own); qr_free it. */
 char *published_json(const char *list, size_t length, size_t *size);
 

@@ -6,24 +6,6 @@
 #include "support/tokenizers.h"
 #include "text/chat.h"
 
-static struct tokenizer *as_v4, *as_v41;
-
-static int open_tokenizers(void **state)
-{
-    (void)state;
-    as_v4 = published_tokenizer("tests/golden/text/added_tokens_v4.json");
-    as_v41 = published_tokenizer("tests/golden/text/added_tokens_v41.json");
-    return 0;
-}
-
-static int close_tokenizers(void **state)
-{
-    (void)state;
-    tok_close(as_v4);
-    tok_close(as_v41);
-    return 0;
-}
-
 static void check_golden(void *user, const struct json *line)
 {
     enum chat_profile profile;
@@ -38,7 +20,7 @@ static void check_golden(void *user, const struct json *line)
     struct chat_options options = chat_options_default(profile);
     options.vendor_extensions = extensions && extensions->boolean;
     assert_int_equal(chat_render(member(line, "request", JSON_OBJECT), &options, &chat, NULL, &err), QR_OK);
-    if (prompt_ids(&chat.prompt, profile == CHAT_V41 ? as_v41 : as_v4, &ids, &err) != QR_OK)
+    if (prompt_ids(&chat.prompt, profile == CHAT_V41 ? tokenizer_as_v41 : tokenizer_as_v4, &ids, &err) != QR_OK)
         fail_msg("%s", err.message);
     assert_ids(line, &ids, member(line, "ids", JSON_ARRAY));
     tok_ids_free(&ids);
@@ -58,5 +40,5 @@ int main(void)
         printf("skipped: the published tokenizer is not here\n");
         return 77;
     }
-    return cmocka_run_group_tests(tests, open_tokenizers, close_tokenizers);
+    return cmocka_run_group_tests(tests, published_begin, published_end);
 }

@@ -6,30 +6,12 @@
 #include "support/parser_cases.h"
 #include "support/tokenizers.h"
 
-static struct tokenizer *as_v4, *as_v41;
-
-static int open_tokenizers(void **state)
-{
-    (void)state;
-    as_v4 = published_tokenizer("tests/golden/text/added_tokens_v4.json");
-    as_v41 = published_tokenizer("tests/golden/text/added_tokens_v41.json");
-    return 0;
-}
-
-static int close_tokenizers(void **state)
-{
-    (void)state;
-    tok_close(as_v4);
-    tok_close(as_v41);
-    return 0;
-}
-
 static void check_golden(void *user, const struct json *line)
 {
     static const char *const cuts[] = {"ids", "ids_cut", "ids_bytes"};
     struct parser_case c;
     (void)user;
-    parser_case_open(&c, line, json_equals(json_get(line, "profile"), "v41") ? as_v41 : as_v4);
+    parser_case_open(&c, line, json_equals(json_get(line, "profile"), "v41") ? tokenizer_as_v41 : tokenizer_as_v4);
     for (size_t i = 0; i < 3; i++) {
         struct tok_ids ids = {0};
         const struct json *list = json_get(line, cuts[i]);
@@ -57,5 +39,5 @@ int main(void)
         printf("skipped: the published tokenizer is not here\n");
         return 77;
     }
-    return cmocka_run_group_tests(tests, open_tokenizers, close_tokenizers);
+    return cmocka_run_group_tests(tests, published_begin, published_end);
 }

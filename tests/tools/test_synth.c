@@ -21,22 +21,6 @@
 #define TINY_V41 "tests/golden/v41/spec-13.1/model/config.json"
 #define TINY_V4 "tests/golden/v4/tiny/model/config.json"
 
-static char *dir;
-
-static int make_dir(void **state)
-{
-    (void)state;
-    dir = scratch_make();
-    return 0;
-}
-
-static int remove_dir(void **state)
-{
-    (void)state;
-    scratch_remove(dir);
-    return 0;
-}
-
 /* Runs `quire synth --config CONFIG --out NAME ARGUMENTS...` and returns its exit status. */
 static int synth(const char *config, const char *name, const char *arguments)
 {
@@ -44,7 +28,7 @@ static int synth(const char *config, const char *name, const char *arguments)
     char *argv[24] = {"synth", "--quiet", "--config", path, "--out", out};
     int argc = 6;
     snprintf(path, sizeof path, "%s", source_path(config));
-    snprintf(out, sizeof out, "%s", scratch_path(dir, name));
+    snprintf(out, sizeof out, "%s", scratch_path(scratch, name));
     snprintf(words, sizeof words, "%s", arguments);
     for (char *word = strtok(words, " "); word; word = strtok(NULL, " "))
         argv[argc++] = word;
@@ -57,7 +41,7 @@ static struct checkpoint *opened(const char *name, struct qr_config *config)
     struct checkpoint *ck;
     struct schema *schema;
     qr_error err = {0};
-    const char *folder = scratch_path(dir, name);
+    const char *folder = scratch_path(scratch, name);
     if (config_read(scratch_path(folder, "config.json"), config, &err) != QR_OK ||
         checkpoint_open(folder, &ck, &err) != QR_OK || schema_make(config, &schema, &err) != QR_OK ||
         checkpoint_expect(ck, schema_tensors(schema), schema_count(schema), &err) != QR_OK)
@@ -99,7 +83,7 @@ static void opening_the_released_folder_takes_less_than_16_million_bytes(void **
     struct checkpoint *ck;
     qr_error err = {0};
     size_t before = heap();
-    assert_int_equal(checkpoint_open(scratch_path(dir, "released0"), &ck, &err), QR_OK);
+    assert_int_equal(checkpoint_open(scratch_path(scratch, "released0"), &ck, &err), QR_OK);
     assert_true(heap() - before < 16000000);
     checkpoint_close(ck);
 }
@@ -250,5 +234,5 @@ int main(void)
         cmocka_unit_test(the_seed_decides_every_value),
         cmocka_unit_test(what_cannot_be_made_is_refused),
     };
-    return cmocka_run_group_tests(tests, make_dir, remove_dir);
+    return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }

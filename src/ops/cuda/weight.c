@@ -5,6 +5,7 @@
 #include "number/e8m0.h"
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/record.h"
+#include "ops/weight_spec.h"
 
 /* Rows start on pieces that four lanes read at once, 16 bytes each. */
 enum { PIECE_BYTES = 64 };
@@ -32,32 +33,11 @@ static int64_t row_bytes(const struct weight_spec *s)
     return s->k;
 }
 
-static int32_t scale_block(const struct weight_spec *s)
-{
-    return s->format == WEIGHT_FP8 ? s->tile : s->format == WEIGHT_FP4 ? 32 : 0;
-}
-
-static qr_status check_shape(const struct weight_spec *s, qr_error *err)
-{
-    bool scaled = s->format == WEIGHT_FP8 || s->format == WEIGHT_FP4 || s->format == WEIGHT_INT8;
-    if (s->n < 1 || s->k < 1)
-        return qr_fail(err, QR_BAD_ARGUMENT, "weight %s: shape [%d][%d], wanted positive sizes", s->name, s->n, s->k);
-    if (!s->values || (scaled && !s->scales))
-        return qr_fail(err, QR_BAD_ARGUMENT, "weight %s: %s missing", s->name, s->values ? "scales" : "values");
-    if (s->format == WEIGHT_FP8 && s->tile != 32 && s->tile != 128)
-        return qr_fail(err, QR_BAD_ARGUMENT, "weight %s: scale tiles of %d, wanted 32 or 128", s->name, s->tile);
-    if (s->format == WEIGHT_FP4 && s->k % 32)
-        return qr_fail(err, QR_BAD_ARGUMENT, "weight %s: %d columns, wanted a multiple of 32", s->name, s->k);
-    if (s->k_splits != 0 && s->k_splits != 1 && s->k_splits != 8)
-        return qr_fail(err, QR_BAD_ARGUMENT, "weight %s: %d splits of K, wanted 1 or 8", s->name, s->k_splits);
-    return QR_OK;
-}
-
 /* Whether every code under one scale is a zero, of either sign. */
 static bool block_is_zero(const struct weight_spec *s, int64_t row, int64_t col)
 {
     const uint8_t *values = s->values;
-    int64_t bytes = row_bytes(s), block = scale_block(s), first = col * block, width = block;
+    int64_t bytes = row_bytes(s), block = weight_spec_block(s), first = col * block, width = block;
     int64_t top = s->format == WEIGHT_FP8 ? row * block : row, rows = s->format == WEIGHT_FP8 ? block : 1;
     uint8_t magnitude = s->format == WEIGHT_FP8 ? 0x7F : 0x77;
 
@@ -105,7 +85,7 @@ static qr_status check_codes(const struct weight_spec *s, qr_error *err)
 
 static int64_t scale_bytes(const struct weight_spec *s, int64_t *rows, int64_t *cols)
 {
-    int32_t block = scale_block(s);
+    int32_t block = weight_spec_block(s);
     if (s->format == WEIGHT_INT8)
         return 4 * (int64_t)s->n;
     if (!block)
@@ -170,7 +150,7 @@ qr_status cuda_prepare_weight(struct backend *b, const struct weight_spec *spec,
 {
     int64_t rows = 0, cols = 0;
     bool large = false;
-    qr_status st = check_shape(spec, err);
+    qr_status st = weight_spec_check(spec, err);
     if (st != QR_OK)
         return st;
     int64_t scales = scale_bytes(spec, &rows, &cols);
