@@ -258,6 +258,8 @@ static void answer_line(struct answers *a, const struct json *line, uint64_t num
         json_w_uint(a->w, number);
     else
         json_w_null(a->w); /* no JSON: the message has its number */
+    if (read == QR_OK && json_get(line, "tokens") && (json_get(line, "context") || json_get(line, "continuation")))
+        read = qr_fail(read_error, QR_BAD_REQUEST, "tokens: stands beside a context or continuation, wanted one form of the two");
     if (read == QR_OK)
         read = score_line(a->loaded, line, a->w, &a->tally, read_error);
     if (read != QR_OK) {

@@ -23,7 +23,7 @@ int command_inspect(int argc, char **argv)
     if (!options_parse(&line, argc, argv, &status))
         return status;
     if (!m.model)
-        return options_wrong(&line, "--model is missing");
+        return options_wrong(&line, "--model DIR is missing");
 
     qr_model_options model = model_options_model(&m);
     qr_engine_options engine = model_options_engine(&m);

@@ -71,6 +71,10 @@ static int dispatch(int argc, char **argv)
         print_usage(stderr);
         return 2;
     }
+    if (strcmp(argv[1], "--version") == 0 && argc > 2) {
+        fprintf(stderr, "quire: argument \"%s\" is one too many\nTry 'quire --help'.\n", argv[2]);
+        return 2;
+    }
     if (strcmp(argv[1], "--version") == 0) {
         printf("quire %s\n", qr_version());
         return 0;

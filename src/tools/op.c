@@ -240,6 +240,8 @@ int tool_op(int argc, char **argv)
     o.name = line.argument_count ? line.arguments[0] : NULL;
     if ((status = op_check_name(&line, o.name)) != 0)
         return status;
+    if (o.list && (o.in || o.out || o.check || o.against || o.times || o.ranks))
+        return options_wrong(&line, "--list runs nothing, wanted only a name and --json beside it");
     if (o.list)
         return list(o.name, o.json);
     if (!o.in)

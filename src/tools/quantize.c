@@ -13,6 +13,7 @@
 #include "checkpoint/safetensors_write.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
+#include "cli/print_json.h"
 #include "model/rope.h"
 #include "model/w8a8.h"
 #include "number/bf16.h"
@@ -341,6 +342,18 @@ static void close_all(struct quantize *q)
     checkpoint_close(q->ck);
 }
 
+static qr_status print_summary(const struct quantize *q, qr_error *err)
+{
+    struct json_writer *w = json_writer_open(false);
+    if (!w)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for the summary");
+    json_w_object(w);
+    json_w_member_int(w, "tensors", q->tensors);
+    json_w_member_int(w, "bytes", q->bytes);
+    json_w_end_object(w);
+    return print_json(w, err);
+}
+
 int tool_quantize(int argc, char **argv)
 {
     struct quantize q = {.threads = 0};
@@ -388,8 +401,8 @@ int tool_quantize(int argc, char **argv)
     if (st != QR_OK)
         return status;
     if (q.json)
-        printf("{\"tensors\": %lld, \"bytes\": %lld}\n", (long long)q.tensors, (long long)q.bytes);
-    else if (!q.quiet)
+        return print_summary(&q, &err) == QR_OK ? 0 : report_failure("quantize", &err);
+    if (!q.quiet)
         printf("%lld tensors, %lld bytes in %s/%s\n", (long long)q.tensors, (long long)q.bytes, q.out, WEIGHTS_FILE);
     return 0;
 }

@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/plural.h"
+#include "cli/print_json.h"
 #include "plan/schema.h"
 #include "tools/fresh_folder.h"
 #include "tools/synth_config.h"
@@ -216,16 +217,31 @@ static qr_status write_folder(struct synth *s, qr_error *err)
     return st;
 }
 
-static void report(const struct synth *s)
+static const char *values_filled(const struct synth *s) { return s->fill_tables ? "all" : s->fill ? "no-tables" : "none"; }
+
+static qr_status print_summary(const struct synth *s, qr_error *err)
 {
-    const char *values = s->fill_tables ? "all" : s->fill ? "no-tables" : "none";
-    long long tensors = s->tensors, bytes = s->bytes;
-    int shards = schema_shards(s->schema);
+    struct json_writer *w = json_writer_open(false);
+    if (!w)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for the summary");
+    json_w_object(w);
+    json_w_member_int(w, "tensors", s->tensors);
+    json_w_member_int(w, "bytes", s->bytes);
+    json_w_member_int(w, "files", schema_shards(s->schema));
+    json_w_member_string(w, "values", values_filled(s));
+    json_w_end_object(w);
+    return print_json(w, err);
+}
+
+static qr_status report(const struct synth *s, qr_error *err)
+{
+    const int shards = schema_shards(s->schema);
     if (s->json)
-        printf("{\"tensors\": %lld, \"bytes\": %lld, \"files\": %d, \"values\": \"%s\"}\n", tensors, bytes, shards,
-               values);
-    else if (!s->quiet)
-        printf("%lld tensors, %lld bytes in %d file%s; values: %s\n", tensors, bytes, shards, plural(shards), values);
+        return print_summary(s, err);
+    if (!s->quiet)
+        printf("%lld tensors, %lld bytes in %d file%s; values: %s\n", (long long)s->tensors, (long long)s->bytes, shards,
+               plural(shards), values_filled(s));
+    return QR_OK;
 }
 
 int tool_synth(int argc, char **argv)
@@ -274,7 +290,7 @@ int tool_synth(int argc, char **argv)
     if (st == QR_OK)
         st = write_folder(&s, &err);
     if (st == QR_OK)
-        report(&s);
+        st = report(&s, &err);
     schema_free(s.schema);
     qr_free(s.config_text);
     status = st == QR_OK ? 0 : report_failure("synth", &err);

@@ -343,9 +343,10 @@ int tool_trace(int argc, char **argv)
                              : !o.tokens    ? "--tokens FILE"
                                             : "--out FILE");
     if (!read_groups(o.want, &groups))
-        return options_wrong(&line, "--want %s names a group that does not exist", o.want);
+        return options_wrong(&line, "--want is \"%s\", wanted a list of logits, streams, selection, caches, routes, engram, draft, mtp "
+                                    "and all", o.want);
     if (!trace_read_chunks(o.chunks, &t.chunks, &t.cut.count))
-        return options_wrong(&line, "--chunks %s is no list of positive numbers", o.chunks);
+        return options_wrong(&line, "--chunks is \"%s\", wanted numbers from 1 to 2147483647 with commas between", o.chunks);
     t.cut.chunks = t.chunks;
     t.cut.decode_from = o.decode_from;
     t.log = model_options_log(&o.model);

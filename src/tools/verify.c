@@ -259,7 +259,7 @@ int tool_verify(int argc, char **argv)
     if (!options_parse(&line, argc, argv, &status))
         return status;
     if (!v.model.model)
-        return options_wrong(&line, "--model is missing");
+        return options_wrong(&line, "--model DIR is missing");
     v.log = model_options_log(&v.model);
     arena_init(&v.defects.arena, 0);
     arena_init(&v.faults.arena, 0);

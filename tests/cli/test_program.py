@@ -20,6 +20,7 @@ def expect(line, status, out="", err=""):
 
 
 expect(["--version"], 0, out="quire 0.")
+expect(["--version", "x"], 2, err='argument "x" is one too many')
 expect(["--help"], 0, out="Usage: quire COMMAND")
 expect(["help"], 0, out="Usage: quire COMMAND")
 expect([], 2, err="Usage: quire COMMAND")

@@ -60,6 +60,8 @@ expect("one token", "1 token " in found[2] and "1 tokens" not in found[2], found
 
 found = run("eval", "--model", MODEL, "--requests", "-", stdin=None, input=b'{"id":1,"tokens":[]}\n')
 expect("an empty request", found[0] == 1 and "found 0 and 0" in found[1], found)
+found = run("eval", "--model", MODEL, "--requests", "-", stdin=None, input=b'{"tokens":[1,2],"context":"x"}')
+expect("two forms in a line", found[0] == 1 and "wanted one form of the two" in found[1], found)
 for command in ("eval", "generate"):
     found = run(command, "--model", MODEL, "--requests", "/no/such/file")
     expect(f"{command} of an absent file", found[0] == 1 and "No such file" in found[2], found)
