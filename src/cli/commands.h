@@ -14,6 +14,7 @@ int command_inspect(int argc, char **argv);
 int tool_trace(int argc, char **argv);
 int tool_op(int argc, char **argv);
 int tool_verify(int argc, char **argv);
+int tool_acceptance(int argc, char **argv);
 int tool_bench(int argc, char **argv);
 int tool_synth(int argc, char **argv);
 int tool_quantize(int argc, char **argv);

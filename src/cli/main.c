@@ -21,6 +21,7 @@ static const struct command commands[] = {
     {"eval", command_eval, "negative log likelihood of texts and continuations"},
     {"trace", tool_trace, "a teacher-forced forward, its arrays in a file"},
     {"verify", tool_verify, "check a checkpoint's files, and this build against its reference"},
+    {"acceptance", tool_acceptance, "run the acceptance suite of the runtime on a model"},
     {"inspect", command_inspect, "what a checkpoint holds and what it would take"},
     {"bench", tool_bench, "figures of this machine and build beside their bounds"},
     {"op", tool_op, "run one operator on the arrays of a file"},

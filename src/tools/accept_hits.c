@@ -1,0 +1,250 @@
+/* accept_hits.c: prompts that start from the prefix cache, and how they are cut (A09, A11, A12, A25). */
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "engine/engine.h"
+#include "tools/accept_engine.h"
+
+/* ---- pages that nobody may write ---- */
+
+/* Sums of the pages in the index, 0 for others, of an engine that nobody uses at the moment. [blocks] */
+static uint64_t *indexed_sums(const qr_engine *engine)
+{
+    const struct blocks *blocks = sched_blocks(engine->sched);
+    uint64_t *sums = qr_calloc((size_t)engine->pool.blocks, sizeof *sums);
+    uint8_t *base = runner_cache(engine->runner).base;
+    for (block_id id = 1; sums && id <= blocks_usable(blocks); id++)
+        if (blocks_indexed(blocks, id))
+            sums[id] = page_sum(&engine->geometry, &engine->pool, base, id);
+    return sums;
+}
+
+static qr_status same_pages(const qr_engine *engine, const uint64_t *before, qr_error *err)
+{
+    uint64_t *now = indexed_sums(engine);
+    qr_status st = before && now ? QR_OK : qr_fail(err, QR_NO_MEMORY, "no memory for sums of pages");
+    for (int64_t id = 1; st == QR_OK && id < engine->pool.blocks; id++)
+        if (before[id] && now[id] && before[id] != now[id])
+            st = qr_fail(err, QR_INTERNAL, "cached page %lld was changed by a request that starts from it", (long long)id);
+    qr_free(now);
+    return st;
+}
+
+/* ---- rows of a resume ---- */
+
+/* The first row that a resume at `hit` without an image runs (runtime.md 7.5). */
+static int32_t first_row(const struct accept *a, int32_t hit, int32_t end)
+{
+    struct row_plan rows;
+    const struct rows_request q = {.cached = hit, .end = end, .boundary = -1, .first_logits = end - 1};
+    rows_exact(&a->plan, &q, &rows);
+    return rows.first;
+}
+
+/* Publishes the pages below `hit` of the prompts of one family, and nothing else. */
+static qr_status warm(const struct accept *a, qr_engine *engine, int32_t hit, qr_error *err)
+{
+    struct accept_prompt p;
+    struct accept_answer r;
+    TRY(accept_inject(engine, QR_INJECT_DROP_CACHE, 0, 1, err));
+    accept_prompt(a, 1, hit, 100, hit + 1, &p);
+    return accept_ask(engine, &p, 1, &r, err);
+}
+
+/* ---- A09 ---- */
+
+struct hit {
+    int32_t boundary, suffix;
+    bool images; /* those that the warm-up left may be used */
+};
+
+static qr_status check_hit(const struct accept *a, const struct hit *h, const struct accept_answer *r, uint64_t rerun,
+                           const qr_metrics *m, qr_error *err)
+{
+    const int32_t first = first_row(a, h->boundary, h->boundary + h->suffix);
+    if (r->usage.cached_tokens != h->boundary)
+        return qr_fail(err, QR_INTERNAL, "a suffix of %d behind a hit of %d: %d cached tokens are told", h->suffix, h->boundary,
+                       r->usage.cached_tokens);
+    /* prompts may take an image of their own on the way: its rings start at most a block earlier */
+    if (!h->images && (rerun < (uint64_t)(h->boundary - first) || rerun > (uint64_t)(h->boundary - first + a->block)))
+        return qr_fail(err, QR_INTERNAL, "a suffix of %d behind a hit of %d reruns %llu rows, wanted %d", h->suffix, h->boundary,
+                       (unsigned long long)rerun, h->boundary - first);
+    return m->hits ? QR_OK : qr_fail(err, QR_INTERNAL, "no hit was counted");
+}
+
+static qr_status one_hit(struct accept *a, qr_engine *engine, const struct hit *h, struct accept_figures *f, qr_error *err)
+{
+    struct accept_prompt p;
+    struct accept_answer alone, r;
+    char what[100];
+    accept_prompt(a, 1, h->boundary, 200 + h->suffix, h->boundary + h->suffix, &p);
+    snprintf(what, sizeof what, "a suffix of %d behind a hit of %d%s", h->suffix, h->boundary,
+             h->images ? "" : " without images");
+    TRY(accept_alone(a, &p, ACCEPT_ANSWER, &alone, err));
+    TRY(warm(a, engine, h->boundary, err));
+    if (!h->images)
+        TRY(accept_inject(engine, QR_INJECT_DROP_IMAGES, 0, 1, err));
+    uint64_t *before = indexed_sums(engine);
+    const uint64_t rerun = accept_metrics(engine).rows_rerun;
+    qr_status st = accept_ask(engine, &p, ACCEPT_ANSWER, &r, err);
+    const qr_metrics m = accept_metrics(engine);
+    if (st == QR_OK)
+        st = accept_same(&alone, &r, what, err);
+    if (st == QR_OK)
+        st = check_hit(a, h, &r, m.rows_rerun - rerun, &m, err);
+    if (st == QR_OK)
+        st = same_pages(engine, before, err);
+    qr_free(before);
+    accept_count(f, "hits", 1);
+    return st;
+}
+
+/* Lengths of what follows: around pages, windows, ratios, and where the rerun stops growing (runtime.md's 2,541). */
+static int32_t suffixes(const struct accept *a, int32_t out[24])
+{
+    const int32_t block = a->block, window = a->config.sliding_window, deep = 16 * block;
+    int32_t still = 1, n = 0;
+    while (still < deep && first_row(a, deep, deep + still) != first_row(a, deep, 2 * deep))
+        still++;
+    const int32_t all[] = {1,           2,      3,           4,         block - 1,   block,     block + 1, window - 1,
+                           window,      127,    128,         129,       2 * window,  255,       256,       257,
+                           still - 1,   still,  still + 1,   300};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i] > 0 && all[i] + 2 * block + ACCEPT_ANSWER < a->longest)
+            out[n++] = all[i];
+    return n;
+}
+
+qr_status accept_hits(struct accept *a, struct accept_figures *f, qr_error *err)
+{
+    int32_t suffix[24];
+    const int32_t count = suffixes(a, suffix);
+    qr_engine *engine;
+    qr_status st = accept_open(a, &(struct accept_setup){.cap = a->rows}, &engine, err);
+    if (st != QR_OK)
+        return st;
+    for (int32_t i = 0; st == QR_OK && i < 2 * count; i++) {
+        struct hit h = {.boundary = (1 + i % 2) * a->block, .suffix = suffix[i / 2]};
+        st = one_hit(a, engine, &h, f, err);
+        h.images = true;
+        if (st == QR_OK && i % 5 == 0)
+            st = one_hit(a, engine, &h, f, err);
+    }
+    if (st == QR_OK) {
+        const qr_metrics m = accept_metrics(engine);
+        accept_count(f, "rows_rerun", (double)m.rows_rerun);
+        accept_count(f, "restored", (double)(m.hits_restored + m.hits_restored_lower));
+    }
+    qr_engine_destroy(engine);
+    return st;
+}
+
+/* ---- A11 ---- */
+
+/* A prompt whose last chunk has `last` rows, cut every `cap` rows; without back-off every row runs once. */
+static qr_status last_chunk(struct accept *a, qr_engine *engine, int32_t cap, int32_t last, struct accept_figures *f,
+                            qr_error *err)
+{
+    struct accept_prompt p;
+    struct accept_answer r;
+    char what[100];
+    const int32_t count = 2 * cap + last;
+    const qr_metrics before = accept_metrics(engine);
+    TRY(accept_inject(engine, QR_INJECT_DROP_CACHE, 0, 1, err));
+    accept_prompt(a, 0, 0, 300 + last, count, &p);
+    snprintf(what, sizeof what, "chunks of %d rows and one of %d", cap, last);
+    TRY(accept_agree(a, engine, &p, what, &r, err));
+    const uint64_t rows = accept_metrics(engine).prefill_rows - before.prefill_rows;
+    accept_count(f, "prompts", 1);
+    if (rows != (uint64_t)count)
+        return qr_fail(err, QR_INTERNAL, "%s: %llu rows were run for %d", what, (unsigned long long)rows, count);
+    return QR_OK;
+}
+
+qr_status accept_last_chunk(struct accept *a, struct accept_figures *f, qr_error *err)
+{
+    const int32_t caps[] = {128, 128 + 5}, lasts[] = {1, 2, 31, 32, 33, 64, 100, 126, 127};
+    qr_status st = QR_OK;
+    for (int i = 0; st == QR_OK && i < 2; i++) {
+        qr_engine *engine;
+        st = accept_open(a, &(struct accept_setup){.requests = 1, .rows = 2 * a->rows, .cap = caps[i]}, &engine, err);
+        if (st != QR_OK)
+            break;
+        for (size_t l = 0; st == QR_OK && l < sizeof lasts / sizeof *lasts; l++)
+            if (2 * caps[i] + lasts[l] + ACCEPT_ANSWER <= a->longest)
+                st = last_chunk(a, engine, caps[i], lasts[l], f, err);
+        qr_engine_destroy(engine);
+    }
+    return st;
+}
+
+/* ---- A12 ---- */
+
+/* Steps of fewer rows than the rerun has. */
+qr_status accept_budget(struct accept *a, struct accept_figures *f, qr_error *err)
+{
+    const int32_t hit = 2 * a->block, end = hit + 5, run = end - first_row(a, hit, end), rows = run / 3 > 2 ? run / 3 : 2;
+    struct accept_prompt p;
+    struct accept_answer alone, r;
+    qr_engine *engine;
+    qr_status st = accept_open(a, &(struct accept_setup){.requests = 1, .rows = rows, .cap = a->rows}, &engine, err);
+    if (st != QR_OK)
+        return st;
+    accept_prompt(a, 1, hit, 400, end, &p);
+    st = accept_alone(a, &p, ACCEPT_ANSWER, &alone, err);
+    if (st == QR_OK)
+        st = warm(a, engine, hit, err);
+    if (st == QR_OK)
+        st = accept_inject(engine, QR_INJECT_DROP_IMAGES, 0, 1, err);
+    const uint64_t steps = accept_metrics(engine).steps;
+    if (st == QR_OK)
+        st = accept_ask(engine, &p, ACCEPT_ANSWER, &r, err);
+    if (st == QR_OK)
+        st = accept_same(&alone, &r, "a rerun in chunks", err);
+    const uint64_t taken = accept_metrics(engine).steps - steps, least = (uint64_t)((run + rows - 1) / rows + ACCEPT_ANSWER - 1);
+    if (st == QR_OK && (r.usage.cached_tokens != hit || taken < least))
+        st = qr_fail(err, QR_INTERNAL, "%d cached tokens, and %llu steps of %d rows for %d rows and %d tokens",
+                     r.usage.cached_tokens, (unsigned long long)taken, rows, run, ACCEPT_ANSWER);
+    accept_count(f, "rows", run);
+    accept_count(f, "steps", (double)taken);
+    qr_engine_destroy(engine);
+    return st;
+}
+
+/* ---- A25 ---- */
+
+/* A prompt of whole pages and one token, all of it cached: from the image one row is run, without it those of 7.5. */
+static qr_status whole_hit(struct accept *a, const char *replay, bool images, struct accept_figures *f, qr_error *err)
+{
+    const int32_t hit = 3 * a->block, count = hit + 1, rerun = count - first_row(a, hit, count);
+    struct accept_prompt p;
+    struct accept_answer r;
+    qr_engine *engine;
+    qr_status st = accept_open(a, &(struct accept_setup){.replay = replay, .cap = a->rows}, &engine, err);
+    if (st != QR_OK)
+        return st;
+    accept_prompt(a, 0, 0, 500, count, &p);
+    st = accept_agree(a, engine, &p, "cold", &r, err);
+    if (st == QR_OK && !images)
+        st = accept_inject(engine, QR_INJECT_DROP_IMAGES, 0, 1, err);
+    const qr_metrics before = accept_metrics(engine);
+    if (st == QR_OK)
+        st = accept_agree(a, engine, &p, "a whole prompt from the cache", &r, err);
+    const qr_metrics m = accept_metrics(engine);
+    const uint64_t rows = m.prefill_rows - before.prefill_rows;
+    const bool restored = m.hits_restored > before.hits_restored;
+    if (st == QR_OK && (r.usage.cached_tokens != hit || rows != (uint64_t)(restored ? 1 : rerun)))
+        st = qr_fail(err, QR_INTERNAL, "%d cached tokens and %llu rows, wanted %d and %d", r.usage.cached_tokens,
+                     (unsigned long long)rows, hit, restored ? 1 : rerun);
+    accept_count(f, restored ? "rows_with_image" : "rows_without", (double)rows);
+    qr_engine_destroy(engine);
+    return st;
+}
+
+qr_status accept_whole_hit(struct accept *a, struct accept_figures *f, qr_error *err)
+{
+    TRY(whole_hit(a, "off", true, f, err));
+    TRY(whole_hit(a, "exact", true, f, err));
+    return whole_hit(a, "exact", false, f, err);
+}
