@@ -57,6 +57,8 @@ qr_engine_options model_options_engine(const struct model_options *m)
     o.state_checkpoint_interval_tokens = m->image_interval;
     o.scheduler_delay_factor = m->delay_factor;
     o.no_prefix_caching = m->no_prefix_caching;
+    o.method = m->method;
+    o.num_speculative_tokens = m->speculative_tokens;
     o.flags = &m->features[0][0];
     o.flag_count = FEATURE_COUNT;
     return o;

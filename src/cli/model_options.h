@@ -10,36 +10,34 @@
  * X(m, row, flag, kind, value). */
 /* clang-format off */
 #define FEATURE_FLAGS(X, m)                                                                                            \
-    X(m, 0, "method", OPTION_STRING, "auto|none|dspark|mtp")                                                           \
-    X(m, 1, "num-speculative-tokens", OPTION_STRING, "N")                                                              \
-    X(m, 2, "draft-width", OPTION_STRING, "N")                                                                         \
-    X(m, 3, "verifier", OPTION_STRING, "match|ratio|block")                                                            \
-    X(m, 4, "draft-sampling", OPTION_STRING, "coupled|greedy|probabilistic")                                           \
-    X(m, 5, "forced-acceptance-length", OPTION_STRING, "N")                                                            \
-    X(m, 6, "speculation-profile", OPTION_STRING, "FILE")                                                              \
-    X(m, 7, "pipeline-parallel-size", OPTION_STRING, "N")                                                              \
-    X(m, 8, "context-parallel-size", OPTION_STRING, "N")                                                               \
-    X(m, 9, "data-parallel-size", OPTION_STRING, "N")                                                                  \
-    X(m, 10, "enable-dp-attention", OPTION_SET, "on")                                                                  \
-    X(m, 11, "enable-tbo", OPTION_STRING, "prefill")                                                                   \
-    X(m, 12, "enable-tbo-decode", OPTION_SET, "on")                                                                    \
-    X(m, 13, "kv-transfer", OPTION_STRING, "NAME")                                                                     \
-    X(m, 14, "offload-ram-bytes", OPTION_STRING, "N")                                                                  \
-    X(m, 15, "offload-disk-bytes", OPTION_STRING, "N")                                                                 \
-    X(m, 16, "offload-dir", OPTION_STRING, "DIR")                                                                      \
-    X(m, 17, "disaggregation", OPTION_STRING, "prefill|decode")                                                        \
-    X(m, 18, "enable-eplb", OPTION_SET, "on")                                                                          \
-    X(m, 19, "online-quantization", OPTION_STRING, "NAME")                                                             \
-    X(m, 20, "level", OPTION_STRING, "0|3")                                                                            \
-    X(m, 21, "cudagraph-mode", OPTION_STRING, "FULL|TR_HYBRID|NONE")                                                   \
-    X(m, 22, "cudagraph-capture-sizes", OPTION_STRING, "LIST")                                                         \
-    X(m, 23, "tp", OPTION_STRING, "N")                                                                                 \
-    X(m, 24, "ep", OPTION_STRING, "N")                                                                                 \
-    X(m, 25, "enable-expert-parallel", OPTION_SET, "on")                                                               \
-    X(m, 26, "export-hidden-states", OPTION_SET, "on")                                                                 \
-    X(m, 27, "fused-moe-communication", OPTION_SET, "on")                                                              \
-    X(m, 28, "index-query-grid", OPTION_STRING, "fp4|plane")
-enum { FEATURE_COUNT = 29 };
+    X(m, 0, "draft-width", OPTION_STRING, "N")                                                                         \
+    X(m, 1, "verifier", OPTION_STRING, "match|ratio|block")                                                            \
+    X(m, 2, "draft-sampling", OPTION_STRING, "coupled|greedy|probabilistic")                                           \
+    X(m, 3, "forced-acceptance-length", OPTION_STRING, "N")                                                            \
+    X(m, 4, "speculation-profile", OPTION_STRING, "FILE")                                                              \
+    X(m, 5, "pipeline-parallel-size", OPTION_STRING, "N")                                                              \
+    X(m, 6, "context-parallel-size", OPTION_STRING, "N")                                                               \
+    X(m, 7, "data-parallel-size", OPTION_STRING, "N")                                                                  \
+    X(m, 8, "enable-dp-attention", OPTION_SET, "on")                                                                   \
+    X(m, 9, "enable-tbo", OPTION_STRING, "prefill")                                                                    \
+    X(m, 10, "enable-tbo-decode", OPTION_SET, "on")                                                                    \
+    X(m, 11, "kv-transfer", OPTION_STRING, "NAME")                                                                     \
+    X(m, 12, "offload-ram-bytes", OPTION_STRING, "N")                                                                  \
+    X(m, 13, "offload-disk-bytes", OPTION_STRING, "N")                                                                 \
+    X(m, 14, "offload-dir", OPTION_STRING, "DIR")                                                                      \
+    X(m, 15, "disaggregation", OPTION_STRING, "prefill|decode")                                                        \
+    X(m, 16, "enable-eplb", OPTION_SET, "on")                                                                          \
+    X(m, 17, "online-quantization", OPTION_STRING, "NAME")                                                             \
+    X(m, 18, "level", OPTION_STRING, "0|3")                                                                            \
+    X(m, 19, "cudagraph-mode", OPTION_STRING, "FULL|TR_HYBRID|NONE")                                                   \
+    X(m, 20, "cudagraph-capture-sizes", OPTION_STRING, "LIST")                                                         \
+    X(m, 21, "tp", OPTION_STRING, "N")                                                                                 \
+    X(m, 22, "ep", OPTION_STRING, "N")                                                                                 \
+    X(m, 23, "enable-expert-parallel", OPTION_SET, "on")                                                               \
+    X(m, 24, "export-hidden-states", OPTION_SET, "on")                                                                 \
+    X(m, 25, "fused-moe-communication", OPTION_SET, "on")                                                              \
+    X(m, 26, "index-query-grid", OPTION_STRING, "fp4|plane")
+enum { FEATURE_COUNT = 27 };
 #define FEATURE_NAME(m, row, flag, kind_, value_) [row] = {flag, NULL},
 #define FEATURE_ROW(m, row, flag, kind_, value_)                                                                       \
     , {.name = flag, .kind = kind_, .target = &(m).features[row][1], .value = value_, .help = ""}
@@ -63,6 +61,8 @@ struct model_options {
     int max_prefill_rows, attn_chunk, long_prefill_cap, image_interval; /* the first -1: what decode leaves */
     double delay_factor;
     bool no_prefix_caching;
+    const char *method; /* of drafts */
+    int speculative_tokens;
     const char *features[FEATURE_COUNT][2]; /* flag, value; value NULL: absent */
 };
 
@@ -135,7 +135,11 @@ struct model_options {
     {.name = "long-prefill-cap", .kind = OPTION_INT, .target = &(m).long_prefill_cap, .value = "N",                    \
      .help = "prefill rows of one request and step; default 0: no cap", .least = 0, .most = 2147483647},               \
     {.name = "scheduler-delay-factor", .kind = OPTION_DOUBLE, .target = &(m).delay_factor, .value = "X",               \
-     .help = "hold new prompts for X times the last prompt's latency; default 0", .least = 0, .most = 1e6}             \
+     .help = "hold new prompts for X times the last prompt's latency; default 0", .least = 0, .most = 1e6},            \
+    {.name = "method", .kind = OPTION_CHOICE, .target = &(m).method, .value = "auto|none|dspark|mtp",                  \
+     .help = "what drafts tokens that a step then verifies; changes no token; default none"},                          \
+    {.name = "num-speculative-tokens", .kind = OPTION_INT, .target = &(m).speculative_tokens, .value = "N",            \
+     .help = "drafts that a step verifies at most; default: as many as the drafter makes", .least = 1, .most = 64}     \
     FEATURE_FLAGS(FEATURE_ROW, m)
 /* clang-format on */
 

@@ -120,7 +120,8 @@ static qr_status open_sched(struct qr_engine *engine, const struct engine_size *
     options.identity = identity;
     options.costs = first_costs;
     engine->results = qr_calloc((size_t)options.max_requests, sizeof *engine->results);
-    if (!engine->results)
+    engine->accepted = qr_calloc((size_t)options.max_requests, sizeof *engine->accepted);
+    if (!engine->results || !engine->accepted)
         return qr_fail(err, QR_NO_MEMORY, "no memory for results of %d requests", options.max_requests);
     qr_status st = geometry_pool(&engine->geometry, size->blocks, size->slots, &engine->pool, err);
     if (st == QR_OK && engine_watches_pages(engine->model->device))
@@ -153,6 +154,8 @@ static qr_status open_parts(struct qr_engine *engine, const struct engine_size *
         st = open_sched(engine, size, err);
     if (st == QR_OK)
         st = sampler_scratch_open(vocab, &engine->sampler, err);
+    if (st == QR_OK)
+        st = speculation_open(engine, &size->drafts, &engine->speculation, err);
     if (st != QR_OK)
         return st;
     engine->logits = qr_calloc((size_t)vocab, sizeof *engine->logits);
@@ -171,6 +174,8 @@ static void engine_free(struct qr_engine *engine)
     sampler_scratch_close(engine->sampler);
     qr_free(engine->logits);
     qr_free(engine->results);
+    qr_free(engine->accepted);
+    speculation_close(engine->speculation);
     sched_close(engine->sched);
     page_watch_close(engine->watch);
     runner_close(engine->runner);
@@ -211,6 +216,7 @@ qr_status qr_engine_create(qr_model *model, const qr_engine_options *options, qr
     engine->plan = size.bytes;
     engine->max_model_len = size.bytes.max_model_len;
     engine->max_requests = size.limits.max_requests;
+    engine->max_rows = size.limits.max_rows;
     engine->delay_factor = size.options.scheduler_delay_factor;
     engine->next_handle = 1;
     engine->metrics.blocks_total = engine->metrics.blocks_free = (uint64_t)size.blocks - 1;

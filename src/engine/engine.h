@@ -9,6 +9,7 @@
 
 #include "cache/budget.h"
 #include "engine/request.h"
+#include "engine/speculate.h"
 #include "run/forward.h"
 #include "run/page_watch.h"
 #include "run/token_counts.h"
@@ -37,13 +38,15 @@ struct qr_engine {
     struct pool_layout pool;
     struct page_watch *watch;       /* debug builds over host memory; else NULL */
     struct sched *sched;
+    struct speculation *speculation; /* NULL: nothing drafts */
     qr_plan_bytes plan;
-    int32_t max_model_len, max_requests;
+    int32_t max_model_len, max_requests, max_rows;
     double delay_factor;            /* scheduler_delay_factor */
     /* the engine thread's, sized at creation */
     float *logits;                  /* [vocab] */
     struct sampler_scratch *sampler;
     struct sched_result *results;   /* [max_requests] of a step */
+    int32_t *accepted;              /* [max_requests] of a verify step */
     struct task *tasks;             /* everything that the scheduler has */
     uint64_t next_task;
     uint64_t weights[2];            /* fingerprint of the checkpoint */
@@ -118,6 +121,7 @@ struct task {
     struct buffer text, shown;      /* text of the token, and what of it may be shown */
     struct event *pending;          /* prompt logprobs wait here for the first token, the last event for its end */
     int32_t made, token;            /* tokens of the answer, and the last of them */
+    int32_t drawn[SCHED_MAX_WIDTH]; /* those of the step in hand */
     qr_finish finish;
     qr_usage usage;
 };
@@ -144,7 +148,10 @@ qr_status engine_logits(struct qr_engine *engine, int32_t row, const float **out
 
 /* Takes a request up. Never fails: what goes wrong is the request's last event. */
 void generate_begin(struct qr_engine *engine, struct request *r);
-/* Rows of its prompt and its next token: events are delivered, but the last one waits for generate_end. */
+/* Lists of ids that the task's token number `made` (0-based) cannot be; returns how many were written. */
+enum { TASK_BANS = 3 };
+int32_t task_bans(const struct task *t, int32_t made, struct id_list out[TASK_BANS]);
+/* Rows of its prompt and its next tokens, as many as drafts were right and one more: events are delivered, but the last one waits for generate_end. */
 void generate_rows(struct task *t, const struct span_rows *rows, struct sched_result *result);
 /* Delivers the last event and frees the task. */
 void generate_end(struct task *t, enum finish finish);
@@ -166,6 +173,7 @@ struct workspace_sizes {
     int64_t engram;                 /* table rows of a step */
     int64_t sampling;               /* logits, sampler, counts of tokens */
     int64_t scheduler;              /* batches, prefix index, table of state images */
+    int64_t drafts;                 /* of a drafter beside its weights and buffers of a pass */
 };
 
 /* Where the model computes. */
@@ -186,6 +194,7 @@ struct engine_size {
     struct budget budget;
     int64_t blocks, slots;
     struct model_limits limits;
+    struct draft_choice drafts;
     struct workspace_sizes workspace;
     qr_plan_bytes bytes;
 };

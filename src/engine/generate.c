@@ -69,6 +69,19 @@ static qr_status prepare_prompt_event(struct task *t, qr_error *err)
 
 /* ---- one token ---- */
 
+int32_t task_bans(const struct task *t, int32_t made, struct id_list out[TASK_BANS])
+{
+    const struct request *r = t->r;
+    const struct qr_model *model = t->engine->model;
+    int32_t lists = 0;
+    out[lists++] = (struct id_list){r->banned, r->banned_count};
+    if (!r->allow_special)
+        out[lists++] = (struct id_list){model->banned.data, (int32_t)model->banned.count};
+    if (ending_bans_stops(&r->ending, made))
+        out[lists++] = (struct id_list){r->ends, r->end_count};
+    return lists;
+}
+
 /* `at`: the row of the step's logits to draw from. */
 static qr_status draw(struct task *t, int32_t at, int32_t *token, struct event *e, qr_error *err)
 {
@@ -76,13 +89,8 @@ static qr_status draw(struct task *t, int32_t at, int32_t *token, struct event *
     struct request *r = t->r;
     const struct qr_model *model = engine->model;
     const float *logits;
-    struct id_list banned[3];
-    int32_t lists = 0;
-    banned[lists++] = (struct id_list){r->banned, r->banned_count};
-    if (!r->allow_special)
-        banned[lists++] = (struct id_list){model->banned.data, (int32_t)model->banned.count};
-    if (ending_bans_stops(&r->ending, t->made))
-        banned[lists++] = (struct id_list){r->ends, r->end_count};
+    struct id_list banned[TASK_BANS];
+    const int32_t lists = task_bans(t, t->made, banned);
 
     qr_status st = engine_logits(engine, at, &logits, err);
     if (st != QR_OK)
@@ -171,8 +179,8 @@ static qr_status answer(struct task *t, int32_t at, struct sched_result *result)
     qr_status st = advance(t, at, t->pending, &t->error);
     if (st != QR_OK)
         return st;
-    result->tokens = &t->token;
-    result->token_count = 1;
+    t->drawn[result->token_count++] = t->token;
+    result->tokens = t->drawn;
     result->finish = t->finish == QR_FINISH_STOP     ? FINISH_STOP
                      : t->finish == QR_FINISH_LENGTH ? FINISH_LENGTH
                                                      : FINISH_NONE;
@@ -180,6 +188,28 @@ static qr_status answer(struct task *t, int32_t at, struct sched_result *result)
         engine_deliver(t->engine, t->r, t->pending, &t->usage);
         t->pending = NULL;
     }
+    return QR_OK;
+}
+
+/* The last row of what is certain, then those of drafts: each draws the target's own token, and the next one counts only
+ * when that is the draft it was run on (speculation.md 4.2, 4.3). */
+static qr_status answer_rows(struct task *t, const struct span_rows *rows, struct sched_result *result)
+{
+    const struct batch_span *span = rows->span;
+    const int32_t certain = span->count - span->drafts;
+    int32_t right = 0;
+    for (;; right++) {
+        const int32_t row = certain - 1 + right;
+        qr_status st = answer(t, rows->logits + row - span->logits_from, result);
+        if (st != QR_OK)
+            return st;
+        if (result->finish != FINISH_NONE || right == span->drafts || t->token != span->tokens[row + 1])
+            break;
+    }
+    result->accepted = certain + right;
+    t->usage.draft_steps += span->drafts > 0;
+    t->usage.draft_proposed += span->drafts;
+    t->usage.draft_accepted += right;
     return QR_OK;
 }
 
@@ -194,7 +224,7 @@ void generate_rows(struct task *t, const struct span_rows *rows, struct sched_re
     if (t->r->prompt_logprobs >= 0 && t->made == 0)
         st = note_prompt(t, rows, &t->error);
     if (st == QR_OK && span->final)
-        st = answer(t, rows->logits + span->count - span->logits_from - 1, result);
+        st = answer_rows(t, rows, result);
     t->status = st;
     result->failed = st != QR_OK;
 }

@@ -38,7 +38,8 @@ static void plan_bytes(struct inspection *i)
                      {"rows and lists of a step", size->workspace.lists},
                      {"Engram rows of a step", size->workspace.engram},
                      {"logits, sampler, token counts", size->workspace.sampling},
-                     {"scheduler and prefix index", size->workspace.scheduler}};
+                     {"scheduler and prefix index", size->workspace.scheduler},
+                     {"drafts", size->workspace.drafts}};
     for (size_t w = 0; w < sizeof workspace / sizeof *workspace; w++)
         byte_plan_add(&i->bytes, BYTES_WORKSPACE, workspace[w].name, 1, workspace[w].bytes);
 }

@@ -34,9 +34,7 @@ struct feature {
     const char *flag, *as_is, *feature, *rule;
 };
 static const struct feature features[] = {
-    {"method", "auto|none", "speculative decoding", "E08"},
-    {"num-speculative-tokens", "0", "speculative decoding", "E08"},
-    {"draft-width", "0", "speculative decoding", "E08"},
+    {"draft-width", "0", "another width of drafts", "E08"},
     {"verifier", "match", "the choice of a verifier", "E08"},
     {"draft-sampling", "coupled", "the choice of draft sampling", "E08"},
     {"forced-acceptance-length", "off", "forced acceptance", "E09"},

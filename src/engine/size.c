@@ -81,12 +81,12 @@ static qr_status read_format(const char *field, const char *name, bool index, en
 }
 
 /* What the planes look like; rules that they break are added to the list. A failure of another kind is returned. */
-static qr_status choose_geometry(const struct model_plan *plan, const qr_engine_options *o, struct geometry *out,
-                                 struct rule_list *broken, qr_error *err)
+static qr_status choose_geometry(const struct model_plan *plan, const qr_engine_options *o, const struct draft_choice *drafts,
+                                 struct geometry *out, struct rule_list *broken, qr_error *err)
 {
     struct geometry_options formats = geometry_defaults(plan);
     qr_error found[3] = {0};
-    formats.draft_width = 0;
+    formats.draft_width = drafts->width;
     if (o->block_size)
         formats.block_tokens = o->block_size;
     read_format("kv cache dtype", o->kv_cache_dtype, false, &formats.main_format, &found[0]);
@@ -102,19 +102,24 @@ static qr_status choose_geometry(const struct model_plan *plan, const qr_engine_
     return QR_OK;
 }
 
-static struct model_limits choose_limits(const qr_engine_options *o, int32_t length)
+static struct model_limits choose_limits(const qr_engine_options *o, const struct draft_choice *drafts, int32_t length)
 {
+    const int32_t decode_rows = speculation_step_rows(drafts, o->max_num_seqs), /* and one left for a prompt */
+        decode_logits = speculation_step_logits(drafts, o->max_num_seqs);
     const int64_t most = (int64_t)length * o->max_num_seqs;
     int32_t rows = o->max_num_batched_tokens < most ? o->max_num_batched_tokens : (int32_t)most;
-    if (rows > (int64_t)o->attn_prefill_chunk_size + o->max_num_seqs)
-        rows = o->attn_prefill_chunk_size + o->max_num_seqs; /* prefill rows of a step, and a decode row each */
-    if (rows <= o->max_num_seqs)
-        rows = o->max_num_seqs + 1; /* a decode row each, and one left for a prompt */
+    if (rows > (int64_t)o->attn_prefill_chunk_size + decode_rows - 1)
+        rows = o->attn_prefill_chunk_size + decode_rows - 1;
+    if (rows < decode_rows)
+        rows = decode_rows;
     int32_t logits = rows < LOGIT_ROWS ? rows : LOGIT_ROWS;
-    if (logits < o->max_num_seqs)
-        logits = o->max_num_seqs;
-    return (struct model_limits){
-        .max_rows = rows, .max_requests = o->max_num_seqs, .max_logits = logits, .max_positions = length};
+    if (logits < decode_logits)
+        logits = decode_logits;
+    return (struct model_limits){.max_rows = rows,
+                                 .max_requests = o->max_num_seqs,
+                                 .max_logits = logits,
+                                 .max_positions = length,
+                                 .max_draft_rows = speculation_draft_rows(drafts, o->max_num_seqs, rows)};
 }
 
 static enum replay replay_of(const char *word)
@@ -138,6 +143,7 @@ struct sched_options engine_sched_options(const struct model_plan *plan, const s
                                   .max_prefill_rows = o->max_prefill_tokens_per_step,
                                   .most_prefill_rows = o->attn_prefill_chunk_size,
                                   .long_prefill_cap = o->long_prefill_cap,
+                                  .draft_width = size->drafts.limit,
                                   .image_token = plan->config.image_token_id,
                                   .prefix_cache = !o->no_prefix_caching,
                                   .images = !o->no_prefix_caching,
@@ -179,6 +185,8 @@ static qr_status size_workspace(const struct model_plan *plan, const struct engi
     w->sampling = vocab * (int64_t)sizeof(float) + (int64_t)sampler_scratch_bytes(vocab) +
                   m->max_requests * (int64_t)token_counts_bytes(vocab);
     w->scheduler = sched_bytes_for(&sched);
+    w->drafts = speculation_bytes_for(&size->drafts, m->max_requests, m->max_rows) +
+                runner_draft_bytes_for(&lists, m->max_draft_rows);
     if (engine_watches_pages(place->device))
         w->scheduler += page_watch_bytes_for(size->blocks);
     return backend_scratch(place->device, place->threads, &largest, &w->scratch, err);
@@ -186,7 +194,7 @@ static qr_status size_workspace(const struct model_plan *plan, const struct engi
 
 static int64_t workspace_total(const struct workspace_sizes *w)
 {
-    return w->forward + w->scratch + w->lists + w->engram + w->sampling + w->scheduler;
+    return w->forward + w->scratch + w->lists + w->engram + w->sampling + w->scheduler + w->drafts;
 }
 
 /* Everything that is allocated must be there, however it was asked for: 2.10's clamp by what is free. `available` 0: the
@@ -237,7 +245,7 @@ static qr_status fit(const struct model_plan *plan, int64_t stored, const struct
     const struct budget *fits = &out->budget;
     out->blocks = fits->blocks;
     out->slots = fits->slots;
-    out->limits = choose_limits(o, (int32_t)fits->max_model_len);
+    out->limits = choose_limits(o, &out->drafts, (int32_t)fits->max_model_len);
     st = size_workspace(plan, place, out, err);
     if (st != QR_OK)
         return st;
@@ -271,8 +279,10 @@ qr_status engine_size(const struct model_plan *plan, int64_t stored, const struc
     qr_error small = {0};
     memset(out, 0, sizeof *out);
     qr_status st = read_options(options, &out->options, err);
-    if (st == QR_OK)
-        st = choose_geometry(plan, &out->options, &out->geometry, &broken, err);
+    if (st != QR_OK)
+        return st;
+    out->drafts = speculation_choose(plan, &out->options, &broken);
+    st = choose_geometry(plan, &out->options, &out->drafts, &out->geometry, &broken, err);
     if (st != QR_OK)
         return st;
     if (broken.count == 0) { /* there are planes to count */

@@ -173,6 +173,17 @@ static void take_rows(struct qr_engine *engine, const struct batch *batch, qr_st
     }
 }
 
+/* Moves the cursors of a verify step over what became true. Cannot fail: the runner waits for just this verdict. */
+static void commit(struct qr_engine *engine, const struct batch *batch)
+{
+    qr_error err;
+    for (int32_t b = 0; b < batch->count; b++)
+        engine->accepted[b] = engine->results[b].accepted;
+    if (runner_commit(engine->runner, engine->accepted, &err) != QR_OK)
+        for (int32_t b = 0; b < batch->count; b++)
+            engine->results[b].failed = true;
+}
+
 bool engine_step(struct qr_engine *engine)
 {
     const struct batch *batch;
@@ -187,7 +198,12 @@ bool engine_step(struct qr_engine *engine)
     const double spent = clock_seconds() - start;
     note_step(engine, batch, st, spent);
     take_rows(engine, batch, st, &err, spent);
+    if (st == QR_OK && batch->tentative)
+        commit(engine, batch);
+    speculation_note(engine->speculation, batch);
     sched_complete(engine->sched, engine->results, NULL);
+    if (st == QR_OK)
+        speculation_draft(engine->speculation);
     return true;
 }
 

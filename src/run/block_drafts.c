@@ -44,6 +44,23 @@ static qr_status allocate(struct block_drafts *d, qr_error *err)
     return allocate_device(d, err);
 }
 
+static struct assembly_limits limits_of_passes(const struct assembly_limits *steps)
+{
+    const int32_t width = steps->plan->config.dspark_block_size;
+    struct assembly_limits out = *steps;
+    out.max_rows = out.max_logits = steps->max_requests * width;
+    out.max_positions = steps->max_positions + width; /* a block may look over the end */
+    return out;
+}
+
+int64_t block_drafts_bytes_for(const struct assembly_limits *limits)
+{
+    const struct assembly_limits l = limits_of_passes(limits);
+    const int64_t word = (int64_t)sizeof(int32_t), vocab = l.plan->config.vocab_size;
+    return assembly_bytes_for(&l) + (int64_t)sizeof(struct block_drafts) +
+           l.max_requests * ((int64_t)sizeof(struct batch_span) + (vocab + 2) * word) + (3 * l.max_rows + vocab) * word;
+}
+
 qr_status block_drafts_open(struct backend *backend, const struct assembly_limits *limits, struct block_drafts **out,
                             qr_error *err)
 {
@@ -52,9 +69,7 @@ qr_status block_drafts_open(struct backend *backend, const struct assembly_limit
         return qr_fail(err, QR_NO_MEMORY, "draft blocks: no memory for their record");
     d->backend = backend;
     d->width = limits->plan->config.dspark_block_size;
-    d->limits = *limits;
-    d->limits.max_rows = d->limits.max_logits = limits->max_requests * d->width;
-    d->limits.max_positions = limits->max_positions + d->width; /* a block may look over the end */
+    d->limits = limits_of_passes(limits);
     qr_status st = allocate(d, err);
     if (st != QR_OK) {
         block_drafts_close(d);

@@ -19,6 +19,7 @@ qr_status block_drafts_open(struct backend *backend, const struct assembly_limit
                             qr_error *err);
 void block_drafts_close(struct block_drafts *d);
 int64_t block_drafts_bytes(const struct block_drafts *d); /* on the backend */
+int64_t block_drafts_bytes_for(const struct assembly_limits *limits); /* on host and backend */
 
 /* QR_INTERNAL naming the request, the value and the bound. Changes nothing. */
 qr_status block_drafts_check(const struct block_drafts *d, const struct block_draft *requests, int32_t count,

@@ -57,6 +57,12 @@ int64_t drafts_bytes(const struct drafts *d)
     return assembly_bytes(d->assembly) + d->limits.max_rows * (int64_t)sizeof *d->source;
 }
 
+int64_t drafts_bytes_for(const struct assembly_limits *l)
+{
+    return assembly_bytes_for(l) + (int64_t)sizeof(struct drafts) + l->max_requests * (int64_t)sizeof(struct batch_span) +
+           l->max_rows * (int64_t)(sizeof(struct draft_kept) + 2 * sizeof(int32_t));
+}
+
 /* ---- checks ---- */
 
 static qr_status check_span(const struct drafts *d, const struct draft_span *s, int32_t b, int32_t rows, qr_error *err)

@@ -23,6 +23,7 @@ qr_status drafts_open(struct backend *backend, const struct assembly_limits *lim
                       qr_error *err);
 void drafts_close(struct drafts *d);
 int64_t drafts_bytes(const struct drafts *d); /* on the backend */
+int64_t drafts_bytes_for(const struct assembly_limits *limits); /* on host and backend */
 
 /* Checks the spans against the limits, and sources against the last step's `rows`; QR_INTERNAL naming the span, the
  * value and the bound. Changes nothing. */

@@ -381,6 +381,15 @@ struct model_cache runner_cache(const struct runner *r)
     return (struct model_cache){.geometry = r->geometry, .pool = &r->pool.layout, .base = r->base};
 }
 
+int64_t runner_draft_bytes_for(const struct assembly_limits *limits, int32_t max_draft_rows)
+{
+    struct assembly_limits drafts = *limits;
+    drafts.max_rows = max_draft_rows;
+    if (max_draft_rows < 1)
+        return 0;
+    return limits->plan->config.drafter == QR_DRAFTER_DSPARK ? block_drafts_bytes_for(limits) : drafts_bytes_for(&drafts);
+}
+
 int64_t runner_buffer_bytes(const struct runner *r)
 {
     return assembly_bytes(r->assembly) + (r->drafts ? drafts_bytes(r->drafts) : 0) +

@@ -70,6 +70,8 @@ qr_status runner_renew_weights(struct runner *r, const struct checkpoint *ck, qr
 
 /* The pools: for copies of images and tiers, and for traces. */
 struct model_cache runner_cache(const struct runner *r);
+/* Bytes of draft passes on host and backend, beside the model's buffers; `limits`: of steps. */
+int64_t runner_draft_bytes_for(const struct assembly_limits *limits, int32_t max_draft_rows);
 /* Bytes taken on the backend beside weights and pools. */
 int64_t runner_buffer_bytes(const struct runner *r);
 

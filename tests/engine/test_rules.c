@@ -133,7 +133,7 @@ static void each_feature_that_is_not_built_is_refused_by_its_id(void **state)
 static void a_flag_that_asks_for_nothing_new_is_taken(void **state)
 {
     (void)state;
-    static const char *const flags[] = {"tp", "1", "method", "auto", "level", "0", "offload-dir", NULL, "verifier", "match"};
+    static const char *const flags[] = {"tp", "1", "draft-sampling", "coupled", "level", "0", "offload-dir", NULL, "verifier", "match"};
     qr_engine_options o = plain();
     o.flags = flags;
     o.flag_count = 5;

@@ -7,7 +7,7 @@
 #include "support/support.h"
 #include "support/tokenizers.h"
 
-enum { MOST = 200, AT_ONCE = 16, FAMILIES = 5, LONGEST = 320, ANSWER = 6, FORKS = 10 };
+enum { MOST = 500, AT_ONCE = 16, FAMILIES = 5, LONGEST = 320, ANSWER = 6, FORKS = 10 };
 
 struct asked {
     int32_t tokens[LONGEST];
@@ -42,9 +42,10 @@ static void ask(int i, struct asked *a)
     a->cancelled = i % 11 == 3;
 }
 
-static struct opened open_for(const char *dir, int32_t at_once, int32_t rows)
+static struct opened open_for(const char *dir, int32_t at_once, int32_t rows, const char *method)
 {
     qr_engine_options o = QR_ENGINE_OPTIONS;
+    o.method = method;
     o.max_num_seqs = at_once;
     o.max_model_len = 512;
     o.max_num_batched_tokens = rows;
@@ -93,12 +94,12 @@ static void compare(int i, const struct asked *a, const struct reply *alone, con
     assert_same_reply(alone, r, what);
 }
 
-void mixed(const char *dir, int requests)
+int mixed(const char *dir, int requests, const char *method)
 {
     static struct asked asked[MOST];
     static struct reply alone[MOST];
     qr_handle handles[MOST];
-    struct opened o = open_for(dir, 1, 0);
+    struct opened o = open_for(dir, 1, 0, NULL);
     for (int i = 0; i < requests; i++) {
         ask(i, &asked[i]);
         inject(&o, QR_INJECT_DROP_CACHE, 0, 0);
@@ -107,7 +108,7 @@ void mixed(const char *dir, int requests)
     }
     engine_close(&o);
 
-    o = open_for(dir, AT_ONCE, 256);
+    o = open_for(dir, AT_ONCE, 256, method);
     const qr_metrics before = metrics_of(&o);
     for (int i = 0; i < requests; i++) {
         if (i >= FORKS && i % 20 == 10) /* shares its beginning with the one before, wherever that is */
@@ -115,12 +116,13 @@ void mixed(const char *dir, int requests)
         assert_int_equal(qr_submit(o.engine, &asked[i].request, NULL, NULL, &handles[i], NULL), QR_OK);
         disturb(&o, i, &asked[i], handles[i]);
     }
-    int cancelled = 0;
+    int cancelled = 0, right = 0;
     for (int i = 0; i < requests; i++) {
         struct reply r = {0};
         reply_rest(&o, handles[i], &r);
         compare(i, &asked[i], &alone[i], &r);
         cancelled += r.finish == QR_FINISH_CANCELLED;
+        right += r.usage.draft_accepted;
         reply_free(&r);
         reply_free(&alone[i]);
     }
@@ -137,4 +139,5 @@ void mixed(const char *dir, int requests)
     assert_in_range(cancelled, requests / 25, requests / 10);
     assert_true(after.preemptions >= (uint64_t)requests / 20 && after.hits >= (uint64_t)requests / 6);
     engine_close(&o);
+    return right;
 }

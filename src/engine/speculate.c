@@ -1,0 +1,293 @@
+#include "engine/speculate.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/engine.h"
+
+/* A span of the step just run. */
+struct noted {
+    struct sched_request *request;
+    int32_t first_row, first_position;
+    int32_t key_from; /* first position whose streams the step has for the drafter */
+};
+
+struct speculation {
+    struct qr_engine *engine;
+    struct draft_choice choice;
+    struct noted *noted; /* [max_requests] */
+    int32_t noted_count;
+    struct task **drafting;  /* [max_requests] in the pass in hand */
+    int32_t *drafts;         /* [max_requests][limit] */
+    int32_t *made;           /* [max_requests] drafts of each */
+    int32_t *before;         /* [max_requests] what stands before the slot in hand */
+    struct block_draft *blocks; /* DSpark: [max_requests] */
+    struct draft_span *spans;   /* MTP: [max_requests] */
+    int32_t *tokens, *sources;  /* MTP: [max_rows] */
+    float *logits;              /* MTP: [vocab] */
+    bool warned;
+};
+
+/* ---- what is drafted with ---- */
+
+static bool is_word(const char *word, const char *wanted) { return word && strcmp(word, wanted) == 0; }
+
+static const char *drafter_name(enum qr_drafter d)
+{
+    return d == QR_DRAFTER_DSPARK ? "dspark" : d == QR_DRAFTER_MTP ? "mtp" : "none";
+}
+
+struct draft_choice speculation_choose(const struct model_plan *plan, const qr_engine_options *o, struct rule_list *broken)
+{
+    const struct qr_config *c = &plan->config;
+    const bool known = !o->method || is_word(o->method, "auto") || is_word(o->method, "none") ||
+                       is_word(o->method, "dspark") || is_word(o->method, "mtp");
+    const bool named = is_word(o->method, "dspark") || is_word(o->method, "mtp");
+    struct draft_choice out = {.drafter = QR_DRAFTER_NONE};
+
+    if (!known)
+        rule_broken(broken, "E08 method is \"%s\", wanted auto, none, dspark or mtp", o->method);
+    if (named && !is_word(o->method, drafter_name(c->drafter)))
+        rule_broken(broken, "E08 method is %s, the checkpoint's drafter is %s", o->method, drafter_name(c->drafter));
+    if (named && c->drafter == QR_DRAFTER_DSPARK && plan->profile == QR_PROFILE_W8A8)
+        rule_broken(broken, "E08 method is dspark, profile w8a8 does not run that drafter");
+    const int32_t width = c->drafter == QR_DRAFTER_DSPARK ? c->dspark_block_size : 1;
+    if (o->num_speculative_tokens < 0 || (c->drafter != QR_DRAFTER_NONE && o->num_speculative_tokens > width))
+        rule_broken(broken, "E08 %d drafts in a step, wanted 1 to %d, what the checkpoint's drafter makes",
+                    o->num_speculative_tokens, width);
+    if (!named || !is_word(o->method, drafter_name(c->drafter)))
+        return out;
+    out.drafter = c->drafter;
+    out.width = width;
+    out.limit = o->num_speculative_tokens > 0 ? o->num_speculative_tokens : width;
+    return out;
+}
+
+int32_t speculation_draft_rows(const struct draft_choice *c, int32_t requests, int32_t step_rows)
+{
+    return c->drafter == QR_DRAFTER_DSPARK ? requests * c->width : c->drafter == QR_DRAFTER_MTP ? step_rows : 0;
+}
+
+static int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
+
+int32_t speculation_step_rows(const struct draft_choice *c, int32_t requests)
+{
+    return larger(requests * (c->limit + 1) + 1, requests * c->width); /* one is left for a prompt */
+}
+
+int32_t speculation_step_logits(const struct draft_choice *c, int32_t requests)
+{
+    return larger(requests * (c->limit + 1), requests * c->width);
+}
+
+/* ---- memory ---- */
+
+int64_t speculation_bytes_for(const struct draft_choice *c, int32_t requests, int32_t step_rows)
+{
+    const int64_t word = (int64_t)sizeof(int32_t);
+    const int64_t each = (int64_t)(sizeof(struct noted) + sizeof(struct task *) + sizeof(struct block_draft) +
+                                   sizeof(struct draft_span)) + (c->limit + 2) * word;
+    return c->drafter == QR_DRAFTER_NONE ? 0 : (int64_t)sizeof(struct speculation) + requests * each + 2 * step_rows * word;
+}
+
+static qr_status allocate(struct speculation *s, int32_t rows, qr_error *err)
+{
+    const size_t requests = (size_t)s->engine->max_requests, vocab = (size_t)s->engine->model->config.vocab_size;
+    s->noted = qr_calloc(requests, sizeof *s->noted);
+    s->drafting = qr_calloc(requests, sizeof *s->drafting);
+    s->drafts = qr_calloc(requests * (size_t)s->choice.limit, sizeof *s->drafts);
+    s->made = qr_calloc(requests, sizeof *s->made);
+    s->before = qr_calloc(requests, sizeof *s->before);
+    s->blocks = qr_calloc(requests, sizeof *s->blocks);
+    s->spans = qr_calloc(requests, sizeof *s->spans);
+    s->tokens = qr_calloc((size_t)rows, sizeof *s->tokens);
+    s->sources = qr_calloc((size_t)rows, sizeof *s->sources);
+    s->logits = qr_calloc(vocab, sizeof *s->logits);
+    return s->noted && s->drafting && s->drafts && s->made && s->before && s->blocks && s->spans && s->tokens &&
+                   s->sources && s->logits
+               ? QR_OK
+               : qr_fail(err, QR_NO_MEMORY, "no memory for drafts of %zu requests", requests);
+}
+
+qr_status speculation_open(struct qr_engine *engine, const struct draft_choice *choice, struct speculation **out,
+                           qr_error *err)
+{
+    if (choice->drafter == QR_DRAFTER_NONE)
+        return QR_OK;
+    struct speculation *s = qr_calloc(1, sizeof *s);
+    if (!s)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for a record of drafts");
+    s->engine = engine;
+    s->choice = *choice;
+    qr_status st = allocate(s, engine->max_rows, err);
+    if (st != QR_OK) {
+        speculation_close(s);
+        return st;
+    }
+    *out = s;
+    return QR_OK;
+}
+
+void speculation_close(struct speculation *s)
+{
+    if (!s)
+        return;
+    qr_free(s->noted);
+    qr_free(s->drafting);
+    qr_free(s->drafts);
+    qr_free(s->made);
+    qr_free(s->before);
+    qr_free(s->blocks);
+    qr_free(s->spans);
+    qr_free(s->tokens);
+    qr_free(s->sources);
+    qr_free(s->logits);
+    qr_free(s);
+}
+
+/* ---- a step ---- */
+
+void speculation_note(struct speculation *s, const struct batch *batch)
+{
+    const int32_t layers = s ? s->engine->model->plan.layers : 0;
+    int32_t row = 0;
+    if (!s)
+        return;
+    s->noted_count = batch->count;
+    for (int32_t b = 0; b < batch->count; b++) {
+        const struct batch_span *span = &batch->spans[b];
+        const int32_t from = span->rows ? span->rows->layer[layers].key : 0;
+        s->noted[b] = (struct noted){.request = sched_span_request(s->engine->sched, b),
+                                     .first_row = row,
+                                     .first_position = span->first_position,
+                                     .key_from = larger(from, span->first_position)};
+        row += span->count;
+    }
+}
+
+/* The request still stands where the step left it, with the next token drawn; and a draft could be verified. */
+static bool may_draft(const struct sched_request *r)
+{
+    return r->state == SCHED_DECODE && !r->cancelled && r->count == r->done + 1 && r->count + 1 < r->limit;
+}
+
+/* The drafter's word for draft k of a task, drawn as the target will draw there (2.8 coupled; greedy at temperature 0).
+ * Penalties are left out: they only decide how often the two agree. */
+static bool draw(struct speculation *s, const struct task *t, const float *logits, int32_t k, int32_t *out)
+{
+    struct sampling_params params = t->r->sampling;
+    struct id_list banned[TASK_BANS];
+    const struct sampling_row row = {
+        .logits = logits, .banned = banned, .banned_lists = task_bans(t, t->made + k, banned)};
+    qr_error err;
+    params.repetition_penalty = 1;
+    params.frequency_penalty = params.presence_penalty = 0;
+    return sampling_draw(&params, &row, t->sched->count + k, s->engine->sampler, out, &err) == QR_OK;
+}
+
+static void propose(struct speculation *s, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++)
+        if (s->made[i] > 0)
+            sched_draft(s->engine->sched, s->drafting[i]->sched, s->drafts + (int64_t)i * s->choice.limit, s->made[i]);
+}
+
+/* ---- DSpark ---- */
+
+/* Slot k of every block, behind what stands before it. A request whose row cannot be drawn from ends its drafts there. */
+static qr_status next_slot(struct speculation *s, int32_t k, int32_t count, qr_error *err)
+{
+    struct runner *runner = s->engine->runner;
+    TRY(runner_block_next(runner, k, s->before, err));
+    for (int32_t i = 0; i < count; i++) {
+        int32_t *draft = s->drafts + (int64_t)i * s->choice.limit + k;
+        if (s->made[i] < k || !draw(s, s->drafting[i], block_drafts_logits(runner_blocks(runner), i), k, draft))
+            continue;
+        s->made[i] = k + 1;
+        s->before[i] = *draft;
+    }
+    return QR_OK;
+}
+
+static qr_status draft_blocks(struct speculation *s, qr_error *err)
+{
+    int32_t count = 0;
+    for (int32_t b = 0; b < s->noted_count; b++) {
+        const struct sched_request *r = s->noted[b].request;
+        struct task *t = r ? r->owner : NULL;
+        if (!t || !t->r || !may_draft(r))
+            continue;
+        s->blocks[count] = (struct block_draft){.slot = r->slot, .position = r->done, .anchor = r->tokens[r->done]};
+        s->before[count] = r->tokens[r->done];
+        s->made[count] = 0;
+        s->drafting[count++] = t;
+    }
+    if (count == 0)
+        return QR_OK;
+    TRY(runner_block_draft(s->engine->runner, s->blocks, count, NULL, err));
+    for (int32_t k = 0; k < s->choice.limit; k++)
+        TRY(next_slot(s, k, count, err));
+    propose(s, count);
+    return QR_OK;
+}
+
+/* ---- MTP ---- */
+
+/* The rows of a span that the MTP layer runs on, with the token that follows each; false: none. */
+static bool serial_span(struct speculation *s, const struct noted *n, int32_t used, struct draft_span *out)
+{
+    const struct sched_request *r = n->request;
+    const int32_t end = r && sched_request_running(r) ? r->done : 0;
+    if (end <= n->key_from || end >= r->count) /* gone, or the tokens behind it are not known */
+        return false;
+    *out = (struct draft_span){.slot = r->slot,
+                               .first_position = n->key_from,
+                               .count = end - n->key_from,
+                               .tokens = s->tokens + used,
+                               .sources = s->sources + used};
+    for (int32_t i = 0; i < out->count; i++) {
+        s->tokens[used + i] = r->tokens[n->key_from + i + 1];
+        s->sources[used + i] = n->first_row + n->key_from - n->first_position + i;
+    }
+    const struct task *t = r->owner;
+    out->logits_from = t && t->r && may_draft(r) ? out->count - 1 : out->count;
+    return true;
+}
+
+static qr_status draft_serially(struct speculation *s, qr_error *err)
+{
+    const int64_t vocab = s->engine->model->config.vocab_size, bytes = vocab * (int64_t)sizeof(float);
+    struct backend *backend = s->engine->backend;
+    int32_t spans = 0, rows = 0, count = 0;
+    for (int32_t b = 0; b < s->noted_count; b++) {
+        struct draft_span *span = &s->spans[spans];
+        if (!serial_span(s, &s->noted[b], rows, span))
+            continue;
+        rows += span->count;
+        spans++;
+        if (span->logits_from < span->count)
+            s->drafting[count++] = s->noted[b].request->owner;
+    }
+    if (spans == 0)
+        return QR_OK;
+    TRY(runner_draft(s->engine->runner, s->spans, spans, NULL, err));
+    for (int32_t i = 0; i < count; i++) {
+        const float *from = runner_workspace(s->engine->runner)->logits + i * vocab;
+        TRY(backend->download(backend, s->logits, from, bytes, err));
+        TRY(backend->fence(backend, err));
+        s->made[i] = draw(s, s->drafting[i], s->logits, 0, s->drafts + (int64_t)i * s->choice.limit);
+    }
+    propose(s, count);
+    return QR_OK;
+}
+
+void speculation_draft(struct speculation *s)
+{
+    qr_error err = {0};
+    if (!s)
+        return;
+    qr_status st = s->choice.drafter == QR_DRAFTER_DSPARK ? draft_blocks(s, &err) : draft_serially(s, &err);
+    if (st != QR_OK && !s->warned)
+        qr_logf(&s->engine->model->log, QR_LOG_WARN, "no drafts: %s", err.message);
+    s->warned |= st != QR_OK;
+}

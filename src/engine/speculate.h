@@ -1,0 +1,40 @@
+/* speculate.h: the drafter beside a running engine (speculation.md). After each step it keeps what the drafter needs of
+ * the step's tokens and proposes what the next step verifies. Drafts decide how many steps an answer takes, never a bit of
+ * it: every token is the target's own, drawn from the row that would have drawn it alone (4.2, 4.3). */
+#ifndef QR_ENGINE_SPECULATE_H
+#define QR_ENGINE_SPECULATE_H
+
+#include "engine/rules.h"
+#include "run/forward.h"
+#include "sched/sched.h"
+
+/* What an engine drafts with. */
+struct draft_choice {
+    enum qr_drafter drafter; /* QR_DRAFTER_NONE: nothing */
+    int32_t width;           /* tokens that the drafter makes at once: the block, 1 for MTP; 0 */
+    int32_t limit;           /* of which a step verifies that many at most; 0 */
+};
+/* From the options; a broken rule (E08) is added to the list. */
+struct draft_choice speculation_choose(const struct model_plan *plan, const qr_engine_options *o, struct rule_list *broken);
+
+/* Rows of a draft pass, and the least that a step must hold in rows, of them with logits. */
+int32_t speculation_draft_rows(const struct draft_choice *c, int32_t requests, int32_t step_rows);
+int32_t speculation_step_rows(const struct draft_choice *c, int32_t requests);
+int32_t speculation_step_logits(const struct draft_choice *c, int32_t requests);
+
+struct speculation;
+
+/* `engine`: with backend, runner, scheduler and sampler open. */
+qr_status speculation_open(struct qr_engine *engine, const struct draft_choice *choice, struct speculation **out,
+                           qr_error *err);
+void speculation_close(struct speculation *s); /* NULL is fine */
+/* Bytes beside those of the runner. */
+int64_t speculation_bytes_for(const struct draft_choice *c, int32_t requests, int32_t step_rows);
+
+/* Before the batch is completed: remembers its spans. `s` NULL: nothing. */
+void speculation_note(struct speculation *s, const struct batch *batch);
+/* Behind sched_complete: runs the drafter on the spans remembered and tells the scheduler its drafts. A pass that fails
+ * proposes nothing. */
+void speculation_draft(struct speculation *s);
+
+#endif
