@@ -12,6 +12,7 @@
 #include "cli/events.h"
 #include "cli/loaded.h"
 #include "cli/plural.h"
+#include "cli/request_members.h"
 #include "cli/sampling_options.h"
 
 struct generate_options {
@@ -47,6 +48,7 @@ struct work {
     struct event_list events;
     struct item *items;
     size_t count, capacity;
+    bool quiet, warned;
 };
 
 /* ---- reading ---- */
@@ -159,8 +161,19 @@ static void shuffle(size_t *order, size_t n, uint64_t seed)
 
 /* ---- running ---- */
 
+/* A warning for the first line with a member that nobody reads; one is enough for a file of such lines. */
+static void warn_of_members(struct work *w, const struct item *item)
+{
+    char sentence[200];
+    if (w->warned || w->quiet || !request_members_ignored(json_root(item->doc), sentence, sizeof sentence))
+        return;
+    fprintf(stderr, "quire: warn: request %s: %s\n", item->id_text, sentence);
+    w->warned = true;
+}
+
 static qr_status submit(struct work *w, struct item *item, const struct sampling_options *defaults)
 {
+    warn_of_members(w, item);
     qr_status st = request_from_json(w->loaded.model, json_root(item->doc), defaults, &item->request, &item->error);
     if (st == QR_OK)
         st = qr_submit(w->loaded.engine, &item->request.request, NULL, NULL, &item->handle, &item->error);
@@ -351,7 +364,7 @@ static void free_work(struct work *w)
 
 static qr_status generate_all(const struct generate_options *o, size_t *failed, qr_error *err)
 {
-    struct work w = {0};
+    struct work w = {.quiet = o->model.quiet};
     size_t *order = NULL;
     qr_status st = read_items(&w, o->requests, err);
     for (size_t i = 0; st == QR_OK && i < w.count; i++)

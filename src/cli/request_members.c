@@ -35,29 +35,36 @@ static void look_nearer(const char *const *names, const char *name, const char *
             *nearest = *names;
 }
 
-static qr_status unknown(const struct json *member, qr_error *err)
+static void unknown(const struct json *member, char *sentence, size_t size)
 {
     char name[64];
     const char *nearest = of_any[0];
     snprintf(name, sizeof name, "%.*s", (int)(member->key_length < 60 ? member->key_length : 60), member->key);
     look_nearer(of_any, name, &nearest);
     look_nearer(of_chat, name, &nearest);
-    return qr_fail(err, QR_BAD_REQUEST, "\"%s\" is no member of a request; the nearest is %s", name, nearest);
+    snprintf(sentence, size, "\"%s\" is no member of a request and is ignored; the nearest is %s", name, nearest);
+}
+
+bool request_members_ignored(const struct json *line, char *sentence, size_t size)
+{
+    const struct json *messages = json_get(line, "messages");
+    const bool chat = messages && messages->kind != JSON_NULL;
+    for (const struct json *m = line->child; m; m = m->next) {
+        if (holds(of_any, m) || holds(of_none, m) || (holds(of_chat, m) && (chat || m->kind == JSON_NULL)))
+            continue;
+        if (holds(of_chat, m))
+            snprintf(sentence, size, "%.*s says nothing without messages and is ignored", (int)m->key_length, m->key);
+        else
+            unknown(m, sentence, size);
+        return true;
+    }
+    return false;
 }
 
 qr_status request_members_check(const struct json *line, qr_error *err)
 {
-    const struct json *messages = json_get(line, "messages"), *n = json_get(line, "n");
-    const bool chat = messages && messages->kind != JSON_NULL;
+    const struct json *n = json_get(line, "n");
     int64_t answers = 1;
-    for (const struct json *m = line->child; m; m = m->next) {
-        if (holds(of_any, m) || holds(of_none, m) || (chat && holds(of_chat, m)))
-            continue;
-        if (!holds(of_chat, m))
-            return unknown(m, err);
-        if (m->kind != JSON_NULL)
-            return qr_fail(err, QR_BAD_REQUEST, "%.*s: says nothing without messages", (int)m->key_length, m->key);
-    }
     if (n && n->kind != JSON_NULL && (!json_int64(n, &answers) || answers != 1))
         return qr_fail(err, QR_BAD_REQUEST, "n: %.*s, wanted 1: a line has one answer",
                        (int)(n->text && n->length < 60 ? n->length : 0), n->text ? n->text : "");

@@ -5,7 +5,11 @@
 
 #include "base/json.h"
 
-/* QR_BAD_REQUEST names a member that is none of them, one that says nothing without messages, or an `n` that is not 1. */
+/* QR_BAD_REQUEST: an `n` that is not 1. */
 qr_status request_members_check(const struct json *line, qr_error *err);
+
+/* Other members are ignored, as by every server (protocol.md 4.1). Says of the first that is none of a request, or says
+ * nothing without messages, in one sentence; false: there is none. */
+bool request_members_ignored(const struct json *line, char *sentence, size_t size);
 
 #endif

@@ -113,14 +113,31 @@ static void what_cannot_be_done_has_an_error_and_the_rest_goes_on(void **state)
     ran_free(&r);
 }
 
-static void no_member_is_passed_over_in_silence(void **state)
+static void a_member_that_nobody_reads_is_warned_about(void **state)
 {
     (void)state;
     static const char *const lines[][2] = {
-        {"\"tokens\":[5],\"temprature\":1", "\\\"temprature\\\" is no member of a request; the nearest is temperature"},
-        {"\"tokens\":[5],\"cache_salt\":\"x\"", "is no member of a request"},
+        {"{\"id\":7,\"tokens\":[5],\"max_tokens\":2,\"temprature\":1}\n{\"tokens\":[5],\"max_tokens\":2,\"kind\":1}",
+         "request 7: \"temprature\" is no member of a request and is ignored; the nearest is temperature"},
+        {"{\"tokens\":[5],\"max_tokens\":2,\"tools\":[]}", "request 0: tools says nothing without messages and is ignored"},
+        {"{\"tokens\":[5],\"max_tokens\":2,\"user\":\"me\",\"think\":null}", ""},
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        struct ran r = QUIRE_INPUT(lines[i][0], "generate", "--model", source_path("models/tiny-v41"), "--requests", "-",
+                                   "--kv-ram-bytes", "16000000");
+        assert_status(&r, 0);
+        assert_says(r.err, lines[i][1]);
+        assert_true((strstr(r.err, "warn") != NULL) == (*lines[i][1] != 0));
+        assert_null(strstr(r.err, "kind")); /* once is enough */
+        ran_free(&r);
+    }
+}
+
+static void a_member_that_cannot_be_obeyed_fails_its_line(void **state)
+{
+    (void)state;
+    static const char *const lines[][2] = {
         {"\"tokens\":[5],\"n\":2", "n: 2, wanted 1"},
-        {"\"tokens\":[5],\"tools\":[]", "tools: says nothing without messages"},
         {"\"tokens\":[5],\"logprobs\":21", "logprobs: 21, wanted true, false or a whole number from 0 to 20"},
         {"\"tokens\":[5],\"n\":1,\"logprobs\":true,\"user\":\"me\"", "\"finish_reason\""},
         {"\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"thinking\":{\"type\":\"disabled\"}", "\"finish_reason\""},
@@ -134,7 +151,7 @@ static void no_member_is_passed_over_in_silence(void **state)
     assert_status(&r, 1);
     for (int i = 0; i < LINES; i++)
         assert_says(line_at(r.out, i), lines[i][1]);
-    assert_says(r.err, "quire generate: 5 requests failed");
+    assert_says(r.err, "quire generate: 2 requests failed");
     ran_free(&r);
 }
 
@@ -265,7 +282,8 @@ int main(void)
         cmocka_unit_test(a_line_has_every_member),
         cmocka_unit_test(the_three_forms_of_a_prompt_are_taken),
         cmocka_unit_test(what_cannot_be_done_has_an_error_and_the_rest_goes_on),
-        cmocka_unit_test(no_member_is_passed_over_in_silence),
+        cmocka_unit_test(a_member_that_nobody_reads_is_warned_about),
+        cmocka_unit_test(a_member_that_cannot_be_obeyed_fails_its_line),
         cmocka_unit_test(an_id_stands_for_one_line),
         cmocka_unit_test(what_a_string_of_c_would_cut_short_is_refused),
         cmocka_unit_test(neither_order_nor_company_changes_an_answer),
