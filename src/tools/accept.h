@@ -46,7 +46,7 @@ struct accept_case {
 /* In order of their ids; the last one is all zero. */
 extern const struct accept_case accept_cases[];
 
-/* ---- the cases: accept_steps.c, accept_lives.c, accept_hits.c, accept_static.c ---- */
+/* ---- the cases: accept_steps.c, accept_lives.c, accept_hits.c, accept_soak.c, accept_static.c ---- */
 
 qr_status accept_chunks(struct accept *a, struct accept_figures *f, qr_error *err);     /* A01 */
 qr_status accept_padding(struct accept *a, struct accept_figures *f, qr_error *err);    /* A02 */
@@ -62,6 +62,7 @@ qr_status accept_last_chunk(struct accept *a, struct accept_figures *f, qr_error
 qr_status accept_budget(struct accept *a, struct accept_figures *f, qr_error *err);     /* A12 */
 qr_status accept_garbage(struct accept *a, struct accept_figures *f, qr_error *err);    /* A14 */
 qr_status accept_wrap(struct accept *a, struct accept_figures *f, qr_error *err);       /* A15 */
+qr_status accept_drafts(struct accept *a, struct accept_figures *f, qr_error *err);     /* A16 */
 qr_status accept_geometry(struct accept *a, struct accept_figures *f, qr_error *err);   /* A21 */
 qr_status accept_rules(struct accept *a, struct accept_figures *f, qr_error *err);      /* A22 */
 qr_status accept_soak(struct accept *a, struct accept_figures *f, qr_error *err);       /* A23 */

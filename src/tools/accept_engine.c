@@ -15,6 +15,10 @@ qr_status accept_open(const struct accept *a, const struct accept_setup *s, qr_e
     o.state_checkpoint_interval_tokens = a->interval;
     o.kv_ram_bytes = 0;
     o.decoder_replay = o.encoder_replay = s->replay;
+    if (s->drafts > 0) {
+        o.method = a->config.drafter == QR_DRAFTER_DSPARK ? "dspark" : "mtp";
+        o.num_speculative_tokens = s->drafts;
+    }
     return qr_engine_create(a->model, &o, out, err);
 }
 

@@ -8,6 +8,7 @@
 struct accept_setup {
     const char *replay; /* decoder and encoder: NULL (exact) or "off" (images only) */
     int32_t rows, cap, requests;
+    int32_t drafts;     /* that a step verifies at most, of the checkpoint's drafter; 0: none is used */
 };
 qr_status accept_open(const struct accept *a, const struct accept_setup *setup, qr_engine **out, qr_error *err);
 

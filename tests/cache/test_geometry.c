@@ -1,3 +1,4 @@
+/* label: A21 */
 #include "support/models.h"
 #include "support/support.h"
 

@@ -1,4 +1,4 @@
-/* label: threads */
+/* label: threads A07 A08 */
 /* Submit, poll, callback, cancel and release in every order and from several threads: no token after a cancel, one last
  * event for each request, nothing left behind. */
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-/* label: release */
+/* label: release A04 A05 A06 A09 A11 A12 A25 */
 /* A prompt that starts from the prefix cache at any boundary, by a rerun or an image, whole, preempted or forked, gives the
  * bits of the same prompt computed cold with every layer on every row (runtime.md 7.5, 13: A04 to A06, A09, A11, A12, A25). */
 #include "support/resume.h"

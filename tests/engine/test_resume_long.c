@@ -1,4 +1,4 @@
-/* label: full once */
+/* label: full once A09 */
 /* As resume, for every length of what follows up to 300 and around the multiples of the window (runtime.md 13, A09). */
 #include "support/resume.h"
 

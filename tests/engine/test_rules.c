@@ -1,4 +1,4 @@
-/* label: once */
+/* label: once A22 */
 /* The admission rules (runtime.md 11), each alone: refused with its id, by config.json and options, before a shard is
  * opened; and all at once in one sentence. */
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-/* label: release */
+/* label: release A16 */
 /* Answers with drafts are the answers without, bit for bit: tokens, log probabilities, texts and ends, greedy and sampled,
  * whatever is verified and whoever runs beside them (speculation.md 4.9, 12: T1, T2, T14, T21). */
 #include "support/engines.h"

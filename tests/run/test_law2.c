@@ -1,4 +1,4 @@
-/* label: threads release */
+/* label: threads release A01 A14 A15 */
 /* A request's logits are the same bits however its tokens are cut into steps, whoever shares the step,
  * wherever its blocks lie, with any number of threads, and in any container of the caches (runtime.md 13, law 2). */
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-/* label: release */
+/* label: release A10 */
 /* Rows that nothing later reads are not run, and nobody can tell: a trimmed prompt, a prefix taken over from another
  * request's blocks, and one restored from a copied state go on with the bits of a cold, untrimmed pass
  * (runtime.md 7.5). */

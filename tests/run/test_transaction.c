@@ -1,3 +1,4 @@
+/* label: A14 */
 /* A step is one transaction: what it does not name it does not touch, and what fails changes nothing
  * (runtime.md 3.8, 3.9; invariants I1, I2, I10 of 4.11). */
 #include "support/support.h"

@@ -1,3 +1,4 @@
+/* label: A10 */
 /* Which rows each layer runs (runtime.md 13, A10): in every mode, however a prompt is cut, exactly those of the row plan. */
 #include <string.h>
 

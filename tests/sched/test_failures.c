@@ -1,3 +1,4 @@
+/* label: A03 A04 A07 A25 */
 /* Failures that other engines had (runtime.md 15), each played here where the scheduler and the cache could repeat it. The
  * executor looks for the right row wherever a model would read one, and for the right cursor before every span. */
 #include "support/fake.h"

@@ -1,3 +1,4 @@
+/* label: A23 */
 /* Random lives of many requests (runtime.md 13, A23): every row read is checked, every invariant after every pass. */
 #include "support/soak.h"
 #include "support/support.h"
