@@ -11,7 +11,7 @@ static bool scale_is_spare(const struct checkpoint *ck, const char *name)
 {
     char weight[512];
     size_t n = strlen(name), stem = n - strlen(".scale");
-    if (n < strlen(".scale") || strcmp(name + stem, ".scale") || stem + sizeof ".weight" > sizeof weight)
+    if (n < strlen(".scale") || strcmp(name + stem, ".scale") != 0 || stem + sizeof ".weight" > sizeof weight)
         return false;
     memcpy(weight, name, stem);
     memcpy(weight + stem, ".weight", sizeof ".weight");
@@ -23,7 +23,7 @@ static bool scale_is_spare(const struct checkpoint *ck, const char *name)
  * they are passed over (v4-model.md 2.1, v41-model.md 2.4). */
 static bool is_spare_copy(const char *name)
 {
-    if (strncmp(name, "mtp.", 4))
+    if (strncmp(name, "mtp.", 4) != 0)
         return false;
     const char *rest = name + 4 + strspn(name + 4, "0123456789");
     return rest > name + 4 && (!strncmp(rest, ".emb", 4) || !strncmp(rest, ".head", 5));

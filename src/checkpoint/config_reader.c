@@ -74,7 +74,7 @@ static bool same_list(const struct json *a, const struct json *b)
 {
     const struct json *x = a->child, *y = b->child;
     for (; x && y; x = x->next, y = y->next) {
-        if (a->kind == JSON_OBJECT && (x->key_length != y->key_length || memcmp(x->key, y->key, x->key_length)))
+        if (a->kind == JSON_OBJECT && (x->key_length != y->key_length || memcmp(x->key, y->key, x->key_length) != 0))
             return false;
         if (!config_same(x, y))
             return false;

@@ -182,7 +182,7 @@ static bool begin_field(struct pass *p, const char *key, size_t length)
         enum field field;
     } fields[] = {{"dtype", FIELD_DTYPE}, {"shape", FIELD_SHAPE}, {"data_offsets", FIELD_OFFSETS}};
     for (size_t i = 0; i < 3; i++) {
-        if (strlen(fields[i].name) != length || memcmp(fields[i].name, key, length))
+        if (strlen(fields[i].name) != length || memcmp(fields[i].name, key, length) != 0)
             continue;
         if (p->seen & fields[i].field)
             return REFUSE(p, "%s: header: tensor %s: %s occurs twice", p->file->path, current_name(p), fields[i].name);

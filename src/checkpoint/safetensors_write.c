@@ -219,7 +219,7 @@ qr_status safetensors_begin(struct safetensors_writer *w, qr_error *err)
         size[i] = (uint8_t)(padded >> (8 * i));
     if (ftruncate(w->fd, (off_t)(8 + padded + total))) {
         st = qr_fail(err, QR_IO, "%s: cannot make it %llu bytes long: %s", w->path,
-                     (unsigned long long)(8 + padded + total), strerror(errno));
+                     8ULL + padded + total, strerror(errno));
         goto cleanup;
     }
     st = write_at(w, size, sizeof size, 0, err);
@@ -240,7 +240,7 @@ qr_status safetensors_put(struct safetensors_writer *w, int64_t index, uint64_t 
     const struct tensor_view *view = &w->table.views[index];
     if (at > view->bytes || size > view->bytes - at)
         return qr_fail(err, QR_BAD_ARGUMENT, "%s: tensor %s: bytes [%llu, %llu) of %llu", w->path, view->name,
-                       (unsigned long long)at, (unsigned long long)(at + size), (unsigned long long)view->bytes);
+                       (unsigned long long)at, (unsigned long long)at + size, (unsigned long long)view->bytes);
     return write_at(w, data, size, w->offsets[index] + at, err);
 }
 

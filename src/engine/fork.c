@@ -13,7 +13,7 @@ static qr_status read_parent(const struct qr_engine *engine, qr_handle parent, i
     if (!r || atomic_load(&r->cancelled))
         return qr_fail(err, QR_BAD_ARGUMENT, "handle %llu: %s", (unsigned long long)parent,
                        r ? "its request was cancelled" : "no live request to go on from");
-    *count = (size_t)(r->prompt_count + r->told);
+    *count = (size_t)r->prompt_count + (size_t)r->told;
     *tokens = qr_calloc(*count, sizeof **tokens);
     if (!*tokens)
         return qr_fail(err, QR_NO_MEMORY, "no memory for a fork at %zu tokens", *count);

@@ -71,9 +71,11 @@ void q8_dequantize(const uint8_t *codes, const uint8_t *scales, int64_t n, int32
 
 void q8_round(uint16_t *x, int64_t n, int32_t block)
 {
-    uint8_t codes[Q8_MAX_BLOCK], scale;
+    float values[Q8_MAX_BLOCK];
+    uint8_t codes[Q8_MAX_BLOCK];
     for (int64_t b = 0; b < n / block; b++) {
-        q8_quantize(x + b * block, block, block, codes, &scale);
+        const uint8_t scale = q8_scale(widen(x + b * block, block, values));
+        q8_codes(values, block, scale, codes);
         q8_dequantize(codes, &scale, block, block, x + b * block);
     }
 }

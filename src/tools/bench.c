@@ -327,7 +327,7 @@ int tool_bench(int argc, char **argv)
     const struct bench_what *what = find_what(&line, &status);
     if (what)
         status = check_options(&line, what, &o);
-    if (status == 0 && what->run(&o, &err) != QR_OK)
+    if (what && status == 0 && what->run(&o, &err) != QR_OK)
         status = report_failure("bench", &err);
     options_free(options);
     return status;

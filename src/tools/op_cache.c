@@ -71,7 +71,7 @@ static qr_status check_slot(const struct op_world *w, const struct op_pages *p, 
     int64_t slot = written_at(w, p, request, k, n), most = p->pages * p->page_rows;
     if (!p->wraps && p->table && n / p->page_rows >= p->width)
         return op_refuse(err, BAD_TABLE, "%s of request %d has %d entries, position %d wants %lld", p->table_name, request, p->width,
-                         q->first + k, (long long)(n / p->page_rows + 1));
+                         q->first + k, (long long)n / p->page_rows + 1);
     if (slot < -1 || slot >= most)
         return op_refuse(err, BAD_TABLE, "%s of request %d row %d is %lld, wanted -1 to %lld", p->slot_name, request, k, (long long)slot,
                          (long long)most - 1);

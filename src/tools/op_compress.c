@@ -221,7 +221,7 @@ static qr_status put_state(struct op_run *r, const struct pages *p, struct activ
             continue;
         memcpy(rows + i * 2 * cols, values + i * cols, (size_t)cols * 4);
         memcpy(rows + i * 2 * cols + cols, scores + i * cols, (size_t)cols * 4);
-        memcpy(pool + p->state_slot[i] * 2 * cols, rows + i * 2 * cols, (size_t)cols * 8);
+        memcpy(pool + p->state_slot[i] * 2LL * cols, rows + i * 2 * cols, (size_t)cols * 8);
     }
     return QR_OK;
 }

@@ -371,7 +371,7 @@ static qr_status find_scales(struct op_run *r, const struct op_array *a, int64_t
     int64_t found = tensor_elements(view->rank, view->shape);
     if (found != wanted * stack)
         return qr_fail(err, QR_BAD_REQUEST, "bad shape: %s holds %lld scales, wanted %lld for [%lld, %lld]", name,
-                       (long long)found, (long long)(wanted * stack), (long long)n, (long long)k);
+                       (long long)found, (long long)wanted * stack, (long long)n, (long long)k);
     if (fp8 || fp4)
         return op_file_bytes(view, (const uint8_t **)out, err);
     const float *scales;

@@ -105,7 +105,7 @@ static void shard_name(const struct synth *s, int32_t shard, char out[64])
 static const struct tensor_spec *weight_of(const struct tensor_spec *specs, int64_t index)
 {
     size_t stem = strlen(specs[index].name) - strlen("scale");
-    if (!index || specs[index].dtype != DTYPE_F8_E8M0 || strncmp(specs[index - 1].name, specs[index].name, stem))
+    if (!index || specs[index].dtype != DTYPE_F8_E8M0 || strncmp(specs[index - 1].name, specs[index].name, stem) != 0)
         return NULL;
     return &specs[index - 1];
 }

@@ -61,16 +61,13 @@ static void choose_spread(struct synth_tensor *t, const struct tensor_spec *spec
     t->mean = 0;
     t->deviation = matrix ? 1 / sqrtf((float)columns) : 1;
     if ((!matrix && ends_with(name, ".weight")) || ends_with(name, "engram.q_weight") ||
-        ends_with(name, "engram.k_weight") || strstr(name, "norm")) {
+        ends_with(name, "engram.k_weight") || strstr(name, "norm") || (strstr(name, "hc_") && ends_with(name, "_scale"))) {
         t->mean = 1;
         t->deviation = 0.1f;
     } else if (strstr(name, "embed.weight") || ends_with(name, ".ape")) {
         t->deviation = 1;
     } else if (ends_with(name, "head.weight")) {
         t->deviation *= 2;
-    } else if (strstr(name, "hc_") && ends_with(name, "_scale")) {
-        t->mean = 1;
-        t->deviation = 0.1f;
     } else if (strstr(name, "hc_") && ends_with(name, "_base")) {
         t->deviation = 0.5f;
     } else if (strstr(name, "bias")) {

@@ -42,7 +42,7 @@ const char *choice_fault(const struct choice *c, bool *differs)
     if (!only_near_ties(c, c->found, c->want, last, differs) || !only_near_ties(c, c->want, c->found, last, differs))
         return "another set, without a near tie";
     for (int32_t i = 0; c->order == CHOICE_BY_VALUE && i < c->want_count; i++)
-        if (c->found[i] != c->want[i] && !(fabs(c->values[c->found[i]] - c->values[c->want[i]]) <= c->slack))
+        if (c->found[i] != c->want[i] && !(fabsf(c->values[c->found[i]] - c->values[c->want[i]]) <= c->slack))
             return "another order, without a near tie";
     return NULL;
 }

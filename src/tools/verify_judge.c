@@ -11,7 +11,7 @@
 #define NEAR_TIE 1e-4
 #define NEAR_TIE_INT8 1e-3
 /* Stands for a score of minus infinity, which both sides must give. */
-#define NO_SCORE -1e30
+#define NO_SCORE (-1e30)
 
 static qr_status host_new(struct judge *j, int64_t bytes, void *pointer, qr_error *err)
 {

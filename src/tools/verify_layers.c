@@ -34,8 +34,8 @@ qr_status layers_open(const struct model_plan *plan, int32_t rows, struct layers
     l->value = plan->profile == QR_PROFILE_W8A8 ? 4 : 2;
     l->row_bytes = l->width * l->value;
     l->pre_bytes = plan->config.hc_mult * (int64_t)sizeof(float);
-    l->streams = qr_calloc((size_t)(plan->layers * rows), (size_t)l->row_bytes);
-    l->pre = qr_calloc((size_t)(plan->layers * rows), (size_t)l->pre_bytes);
+    l->streams = qr_calloc((size_t)plan->layers * (size_t)rows, (size_t)l->row_bytes);
+    l->pre = qr_calloc((size_t)plan->layers * (size_t)rows, (size_t)l->pre_bytes);
     l->found = qr_calloc((size_t)rows, (size_t)l->row_bytes);
     l->ratios = qr_calloc((size_t)rows, sizeof *l->ratios);
     if (!l->streams || !l->pre || !l->found || !l->ratios) {
