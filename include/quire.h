@@ -110,7 +110,8 @@ typedef struct qr_engine_options {
     int32_t block_size;             /* tokens a PAGE; 0: 128 */
     const char *kv_cache_dtype;     /* "bf16", "fp4"; NULL: the family's default */
     const char *index_cache_dtype;  /* "fp4", "fp8", "int8"; NULL: the family's default */
-    /* which rows a prompt runs (runtime.md 7): "exact" (default), "off", "bounded"; exact and off give the same bits */
+    /* which rows a prompt runs (runtime.md 7): "exact" (default), "off", "bounded"; exact and off give the same bits,
+     * bounded (V4.1 only) approximates them and computes no logits of a prompt but its last row's */
     const char *decoder_replay, *encoder_replay;
     int32_t max_prefill_tokens_per_step; /* prefill rows beside decode rows; -1: what decode leaves; 0: never in one step */
     int32_t attn_prefill_chunk_size; /* prefill rows of an attention call, and so of a step, at most; 0: 16,384. Bounds the
@@ -350,6 +351,10 @@ QR_API qr_status qr_inject(qr_engine *engine, qr_injection what, qr_handle handl
 /* Log probabilities of given tokens: out[i] = log p(tokens[i] | tokens[0 .. i-1]) for i in [from, count), from >= 1; of the
  * raw model distribution. Blocks the caller; takes its turn among the requests. */
 QR_API qr_status qr_score(qr_engine *engine, const int32_t *tokens, size_t count, size_t from, double *out, qr_error *err);
+/* The same, and in best[i] the token with the largest logit at position i, the smaller id of equal ones. Under bounded
+ * replay tokens[0 .. from-1] are the prompt, the others an answer that is given: one step for each. */
+QR_API qr_status qr_score_best(qr_engine *engine, const int32_t *tokens, size_t count, size_t from, double *out,
+                               int32_t *best, qr_error *err);
 
 /* ---- sessions ----
  * A conversation on an engine: its messages, the members of a chat request beside them, and the answer in progress. Every
@@ -432,6 +437,7 @@ typedef struct qr_metrics {
     qr_histogram step;
     double longest_silence;      /* seconds since the last token of the running request that has been silent longest; 0: none
                                   * has said anything yet */
+    uint64_t rows_backed_off;    /* rows that a bounded decoder's last chunks ran again */
 } qr_metrics;
 QR_API void qr_get_metrics(const qr_engine *engine, qr_metrics *out);
 

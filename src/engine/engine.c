@@ -215,6 +215,7 @@ qr_status qr_engine_create(qr_model *model, const qr_engine_options *options, qr
     engine->geometry = size.geometry;
     engine->plan = size.bytes;
     engine->max_model_len = size.bytes.max_model_len;
+    engine->bounded = engine_is_bounded(&size);
     engine->max_requests = size.limits.max_requests;
     engine->max_rows = size.limits.max_rows;
     engine->delay_factor = size.options.scheduler_delay_factor;

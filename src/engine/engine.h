@@ -25,6 +25,7 @@ struct score_job {
     const int32_t *tokens;
     int32_t count, from;
     double *out;
+    int32_t *best; /* the likeliest tokens, or NULL */
     qr_status status;
     qr_error *err;
     bool done;
@@ -41,6 +42,7 @@ struct qr_engine {
     struct speculation *speculation; /* NULL: nothing drafts */
     qr_plan_bytes plan;
     int32_t max_model_len, max_requests, max_rows;
+    bool bounded;                   /* a replay is: of a prompt only the last row's logits are computed */
     double delay_factor;            /* scheduler_delay_factor */
     /* the engine thread's, sized at creation */
     float *logits;                  /* [vocab] */
@@ -200,6 +202,8 @@ struct engine_size {
 };
 qr_status engine_size(const struct model_plan *plan, int64_t stored, const struct engine_place *place,
                       const qr_engine_options *options, struct engine_size *out, qr_error *err);
+/* Whether a replay is bounded: of a prompt only the last row's logits are computed. */
+bool engine_is_bounded(const struct engine_size *size);
 /* Numbers of the scheduler of an engine of that size. `pool` must outlive it. */
 struct sched_options engine_sched_options(const struct model_plan *plan, const struct geometry *geometry,
                                           const struct pool_layout *pool, const struct engine_size *size);

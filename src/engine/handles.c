@@ -174,7 +174,8 @@ qr_status qr_submit(qr_engine *engine, const qr_request *request, void (*callbac
                     void *user, qr_handle *out, qr_error *err)
 {
     struct request *r;
-    qr_status st = request_make(engine->model, request, engine->max_model_len, &r, err);
+    const struct request_bounds bounds = {.max_model_len = engine->max_model_len, .last_row_only = engine->bounded};
+    qr_status st = request_make(engine->model, request, &bounds, &r, err);
     if (st != QR_OK)
         return st;
     r->callback = callback;

@@ -102,10 +102,13 @@ static qr_status check_sampling(const qr_sampling *s, int32_t vocab, qr_error *e
     return check_ids("banned", s->banned, s->banned_count, vocab, err);
 }
 
-static qr_status check(const qr_model *model, const qr_request *q, int32_t max_model_len, qr_error *err)
+static qr_status check(const qr_model *model, const qr_request *q, const struct request_bounds *bounds, qr_error *err)
 {
     const int32_t vocab = model->config.vocab_size;
-    qr_status st = check_numbers(q, max_model_len, err);
+    qr_status st = check_numbers(q, bounds->max_model_len, err);
+    if (st == QR_OK && q->prompt_logprobs >= 0 && bounds->last_row_only)
+        return qr_fail(err, QR_BAD_REQUEST, "prompt_logprobs: %d, but bounded replay computes the logits of a prompt's last row "
+                       "only; wanted -1, or an engine with exact replay (E37)", q->prompt_logprobs);
     if (st == QR_OK)
         st = check_ids("tokens", q->tokens, q->token_count, vocab, err);
     if (st == QR_OK)
@@ -208,19 +211,19 @@ static qr_status take_structs(const qr_request *given, qr_request *q, qr_samplin
     return st;
 }
 
-qr_status request_make(const qr_model *model, const qr_request *given, int32_t max_model_len, struct request **out,
-                       qr_error *err)
+qr_status request_make(const qr_model *model, const qr_request *given, const struct request_bounds *bounds,
+                       struct request **out, qr_error *err)
 {
     qr_request q;
     qr_sampling sampling;
     *out = NULL;
     qr_status st = take_structs(given, &q, &sampling, err);
     if (st == QR_OK)
-        st = check(model, &q, max_model_len, err);
+        st = check(model, &q, bounds, err);
     if (st != QR_OK)
         return st;
     struct request *r = qr_calloc(1, sizeof *r);
-    if (!r || !copy(model, r, &q, max_model_len)) {
+    if (!r || !copy(model, r, &q, bounds->max_model_len)) {
         request_free(r);
         return qr_fail(err, QR_NO_MEMORY, "no memory for a request of %zu tokens", q.token_count);
     }

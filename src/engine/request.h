@@ -65,9 +65,14 @@ struct request {
     qr_usage usage;
 };
 
-/* Checks and copies. `max_model_len`: ceiling of prompt and answer together. QR_BAD_REQUEST names the field. */
-qr_status request_make(const qr_model *model, const qr_request *given, int32_t max_model_len, struct request **out,
-                       qr_error *err);
+/* What an engine bounds its requests by. */
+struct request_bounds {
+    int32_t max_model_len; /* prompt and answer together */
+    bool last_row_only;    /* of a prompt no other row's logits are computed (bounded replay, E37) */
+};
+/* Checks and copies. QR_BAD_REQUEST names the field. */
+qr_status request_make(const qr_model *model, const qr_request *given, const struct request_bounds *bounds,
+                       struct request **out, qr_error *err);
 void request_free(struct request *r);
 
 struct event *event_make(void); /* NULL without memory */

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "plan/rows.h"
+
 /* ---- the list ---- */
 
 void rule_broken(struct rule_list *list, const char *format, ...)
@@ -132,29 +134,53 @@ static bool bounded(const char *which, const char *word, struct rule_list *list)
     return mode == REPLAY_MODE_BOUNDED;
 }
 
-void rules_engine(const struct model_plan *plan, const qr_engine_options *o, int32_t block, int32_t length, int32_t rows,
+/* Rows that one request's chunk can have in a step at most. */
+static int32_t chunk_rows(const qr_engine_options *o, int32_t rows)
+{
+    const int32_t others = o->max_num_seqs > 1 ? o->max_num_seqs - 1 : 0; /* each may have a decode row beside it */
+    int32_t most = rows - others;
+    if (o->attn_prefill_chunk_size > 0 && o->attn_prefill_chunk_size < most)
+        most = o->attn_prefill_chunk_size;
+    if (o->max_prefill_tokens_per_step > 0 && o->max_prefill_tokens_per_step < most)
+        most = o->max_prefill_tokens_per_step;
+    return most;
+}
+
+static void rules_bounded(const struct model_plan *plan, const qr_engine_options *o, const struct rule_facts *facts,
+                          struct rule_list *list)
+{
+    const int32_t rows = chunk_rows(o, facts->rows);
+    if (plan->config.n_kv_sources == 0)
+        rule_broken(list, "E26 bounded replay of a model without a KV source: nothing to cut");
+    else if (rows_decoder(plan) < 0)
+        rule_broken(list, "E26 bounded replay of a model whose last KV source has no layer behind it, or an n-gram table: "
+                          "what it would leave out is needed");
+    if (!facts->clamps)
+        rule_broken(list, "E27 bounded replay: this device reads windows from before the rows that a replay begins with");
+    if (rows <= 2 * facts->block)
+        rule_broken(list, "E29 bounded replay with %d rows a step for a prompt, wanted more than two blocks of %d", rows,
+                    facts->block);
+}
+
+void rules_engine(const struct model_plan *plan, const qr_engine_options *o, const struct rule_facts *facts,
                   struct rule_list *list)
 {
     enum replay_mode encoder;
+    const int32_t block = facts->block;
     const bool decoder_bounded = bounded("decoder", o->decoder_replay, list);
     const bool encoder_bounded = bounded("encoder", o->encoder_replay, list);
-    const bool any = decoder_bounded || encoder_bounded;
     replay_mode_parse(o->encoder_replay, &encoder);
     if (encoder_bounded && block < plan->config.sliding_window - 1)
         rule_broken(list, "E04 bounded encoder replay with a block size of %d, wanted at least %d: one page of rebuild "
                           "does not cover the window", block, plan->config.sliding_window - 1);
-    if (any && plan->config.n_kv_sources == 0)
-        rule_broken(list, "E26 bounded replay of a model without a KV source: nothing to cut");
-    else if (any)
-        rule_broken(list, "E27 bounded replay: the attention of this backend reads whole windows, wanted exact or off");
-    if (any && rows <= 2 * block)
-        rule_broken(list, "E29 bounded replay with %d rows a step, wanted more than two blocks of %d", rows, block);
+    if (decoder_bounded || encoder_bounded)
+        rules_bounded(plan, o, facts, list);
     if (o->long_prefill_cap > 0 && o->long_prefill_cap < block)
         rule_broken(list, "E30 long prefill cap is %d, wanted at least a block of %d", o->long_prefill_cap, block);
-    if (encoder == REPLAY_MODE_OFF && !o->no_prefix_caching && length > 0 &&
-        o->state_checkpoint_interval_tokens >= length)
+    if (encoder == REPLAY_MODE_OFF && !o->no_prefix_caching && facts->length > 0 &&
+        o->state_checkpoint_interval_tokens >= facts->length)
         rule_broken(list, "E36 state checkpoint interval is %d with requests of at most %d tokens: without a rerun no prompt "
-                          "would ever start from the cache", o->state_checkpoint_interval_tokens, length);
+                          "would ever start from the cache", o->state_checkpoint_interval_tokens, facts->length);
     if (o->prefix_provenance && strcmp(o->prefix_provenance, "exact-only") != 0 && strcmp(o->prefix_provenance, "any") != 0)
         rule_broken(list, "prefix provenance is \"%s\", wanted exact-only or any", o->prefix_provenance);
 }

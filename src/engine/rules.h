@@ -21,9 +21,15 @@ qr_status rules_told(const struct rule_list *list, qr_error *err);
 
 /* Flags of features that are not built: one table, one rule. Needs no model. */
 void rules_features(const qr_engine_options *o, struct rule_list *list);
-/* E04, E26, E27, E29, E30, E36 and words that are no mode. `block` tokens a PAGE, `length` tokens of a request (0: not known
- * yet), `rows` a step. */
-void rules_engine(const struct model_plan *plan, const qr_engine_options *o, int32_t block, int32_t length, int32_t rows,
+/* What the rules of an engine's numbers look at beside the model. */
+struct rule_facts {
+    int32_t block;  /* tokens a PAGE */
+    int32_t length; /* tokens of a request; 0: not known yet */
+    int32_t rows;   /* of a step, at most */
+    bool clamps;    /* backend_clamps_windows */
+};
+/* E04, E26, E27, E29, E30, E36 and words that are no mode. `o` with its defaults. */
+void rules_engine(const struct model_plan *plan, const qr_engine_options *o, const struct rule_facts *facts,
                   struct rule_list *list);
 
 /* What a replay option says; NULL is exact. False: no mode. */

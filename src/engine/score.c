@@ -8,14 +8,28 @@ static qr_status score_row(struct task *t, int32_t position, int32_t at)
 {
     const struct score_job *job = t->job;
     const float *logits;
-    struct token_logprob chosen;
+    struct token_logprob chosen, best;
     qr_status st = engine_logits(t->engine, at, &logits, &t->error);
     if (st == QR_OK)
-        st = logprobs_of_row(logits, t->engine->model->config.vocab_size, job->tokens[position + 1], 0, &chosen, NULL,
-                             &t->error);
+        st = logprobs_of_row(logits, t->engine->model->config.vocab_size, job->tokens[position + 1], job->best ? 1 : 0,
+                             &chosen, job->best ? &best : NULL, &t->error);
     if (st == QR_OK)
         job->out[position + 1 - job->from] = chosen.logprob;
+    if (st == QR_OK && job->best)
+        job->best[position + 1 - job->from] = best.id;
     return st;
+}
+
+/* Bounded replay computes no logits before a prompt's last row: the tokens behind the first ones are an answer that is
+ * given, one row a step. */
+static void give_next(const struct score_job *job, int32_t end, struct sched_result *result)
+{
+    if (end + 1 >= job->count) {
+        result->finish = FINISH_STOP;
+        return;
+    }
+    result->tokens = job->tokens + end;
+    result->token_count = 1;
 }
 
 void score_rows(struct task *t, const struct span_rows *rows, struct sched_result *result)
@@ -24,7 +38,9 @@ void score_rows(struct task *t, const struct span_rows *rows, struct sched_resul
     for (int32_t i = span->logits_from; t->status == QR_OK && i < span->count; i++)
         t->status = score_row(t, span->first_position + i, rows->logits + i - span->logits_from);
     result->failed = t->status != QR_OK;
-    if (span->final)
+    if (span->final && t->engine->bounded)
+        give_next(t->job, span->first_position + span->count, result);
+    else if (span->final)
         result->finish = FINISH_STOP;
 }
 
@@ -45,7 +61,7 @@ void score_begin(struct qr_engine *engine, struct score_job *job)
     if (t) {
         t->engine = engine;
         t->job = job;
-        st = task_add(t, job->tokens, job->count - 1, job->count, job->from - 1, &err);
+        st = task_add(t, job->tokens, engine->bounded ? job->from : job->count - 1, job->count, job->from - 1, &err);
     }
     if (st == QR_OK)
         return;
@@ -61,6 +77,12 @@ void score_end(struct task *t)
 
 qr_status qr_score(qr_engine *engine, const int32_t *tokens, size_t count, size_t from, double *out, qr_error *err)
 {
+    return qr_score_best(engine, tokens, count, from, out, NULL, err);
+}
+
+qr_status qr_score_best(qr_engine *engine, const int32_t *tokens, size_t count, size_t from, double *out, int32_t *best,
+                        qr_error *err)
+{
     const int32_t vocab = engine->model->config.vocab_size;
     if (!tokens || !out)
         return qr_fail(err, QR_BAD_ARGUMENT, "qr_score: %s at NULL", tokens ? "the scores" : "tokens");
@@ -72,7 +94,8 @@ qr_status qr_score(qr_engine *engine, const int32_t *tokens, size_t count, size_
         if (tokens[i] < 0 || tokens[i] >= vocab)
             return qr_fail(err, QR_BAD_REQUEST, "tokens: entry %zu is token %d, the vocabulary has 0 to %d (E39)", i,
                            tokens[i], vocab - 1);
-    struct score_job job = {.tokens = tokens, .count = (int32_t)count, .from = (int32_t)from, .out = out, .err = err};
+    struct score_job job = {.tokens = tokens, .count = (int32_t)count, .from = (int32_t)from, .out = out, .best = best,
+                            .err = err};
     pthread_mutex_lock(&engine->lock);
     struct score_job **end = &engine->scores;
     while (*end)

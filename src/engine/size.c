@@ -126,7 +126,20 @@ static enum replay replay_of(const char *word)
 {
     enum replay_mode mode;
     replay_mode_parse(word, &mode);
-    return mode == REPLAY_MODE_OFF ? REPLAY_OFF : REPLAY_EXACT;
+    return mode == REPLAY_MODE_OFF ? REPLAY_OFF : mode == REPLAY_MODE_BOUNDED ? REPLAY_BOUNDED : REPLAY_EXACT;
+}
+
+bool engine_is_bounded(const struct engine_size *size)
+{
+    const qr_engine_options *o = &size->options;
+    return replay_of(o->decoder_replay) == REPLAY_BOUNDED || replay_of(o->encoder_replay) == REPLAY_BOUNDED;
+}
+
+/* Blocks of an engine whose resumes rebuild windows only in part are not those of a cold run. */
+static enum provenance provenance_of(const qr_engine_options *o)
+{
+    const bool any = o->prefix_provenance && strcmp(o->prefix_provenance, "any") == 0;
+    return replay_of(o->encoder_replay) == REPLAY_BOUNDED && !any ? PROVENANCE_REPLAYED : PROVENANCE_EXACT;
 }
 
 struct sched_options engine_sched_options(const struct model_plan *plan, const struct geometry *geometry,
@@ -146,6 +159,7 @@ struct sched_options engine_sched_options(const struct model_plan *plan, const s
                                   .draft_width = size->drafts.limit,
                                   .image_token = plan->config.image_token_id,
                                   .prefix_cache = !o->no_prefix_caching,
+                                  .provenance = provenance_of(o),
                                   .images = !o->no_prefix_caching,
                                   .decoder_replay = replay_of(o->decoder_replay),
                                   .encoder_replay = replay_of(o->encoder_replay),
@@ -263,13 +277,17 @@ static qr_status fit(const struct model_plan *plan, int64_t stored, const struct
 }
 
 /* The rules that need no planes, with what is known of lengths by now. */
-static void check_engine(const struct model_plan *plan, const struct engine_size *size, struct rule_list *broken)
+static void check_engine(const struct model_plan *plan, const struct engine_place *place, const struct engine_size *size,
+                         struct rule_list *broken)
 {
     const qr_engine_options *o = &size->options;
-    const int32_t block = o->block_size ? o->block_size : geometry_defaults(plan).block_tokens;
-    const int32_t length = size->bytes.max_model_len ? size->bytes.max_model_len : o->max_model_len;
+    const struct rule_facts facts = {
+        .block = o->block_size ? o->block_size : geometry_defaults(plan).block_tokens,
+        .length = size->bytes.max_model_len ? size->bytes.max_model_len : o->max_model_len,
+        .rows = o->max_num_batched_tokens,
+        .clamps = backend_clamps_windows(place->device)};
     rules_features(o, broken);
-    rules_engine(plan, o, block, length, o->max_num_batched_tokens, broken);
+    rules_engine(plan, o, &facts, broken);
 }
 
 qr_status engine_size(const struct model_plan *plan, int64_t stored, const struct engine_place *place,
@@ -291,7 +309,7 @@ qr_status engine_size(const struct model_plan *plan, int64_t stored, const struc
             return qr_fail(err, st, "%s", small.message);
         out->too_small = st == QR_REFUSED;
     }
-    check_engine(plan, out, &broken);
+    check_engine(plan, place, out, &broken);
     if (out->too_small)
         rules_join(&broken, &small);
     return rules_told(&broken, err);

@@ -224,6 +224,7 @@ static void note_cache(const struct qr_engine *engine, qr_metrics *out)
     out->hits_restored_lower = (uint64_t)m.lower_restores;
     out->hits_rerun = (uint64_t)m.reruns;
     out->rows_rerun = (uint64_t)m.rows_rerun;
+    out->rows_backed_off = (uint64_t)m.rows_backed_off;
     out->row_layers_trimmed = (uint64_t)m.rows_trimmed;
     out->images_wanted = (uint64_t)m.demands;
     out->images_declined = (uint64_t)m.demands_declined;

@@ -142,7 +142,7 @@ struct row_plane index_plane(const struct pass *p)
 qr_status attend(struct pass *p, const int32_t *selected, qr_error *err)
 {
     const struct qr_config *c = p->config;
-    struct op_attend a = {.rows = p->rows->query, .step = p->step};
+    struct op_attend a = {.rows = p->rows->once, .step = p->step};
 
     a.heads = c->num_attention_heads;
     a.head_dim = c->head_dim;
@@ -155,7 +155,7 @@ qr_status attend(struct pass *p, const int32_t *selected, qr_error *err)
     a.fresh = p->ws->keys;
     a.key_from = p->rows->key_from;
     a.draft_block = p->draft_block;
-    a.window_low = p->window_low;
+    a.window_low = p->draft_block ? p->window_low : p->rows->window_low;
     a.ring = window_ring(p);
     a.has_plane = p->layer->ratio > 0;
     if (a.has_plane)
@@ -167,6 +167,12 @@ qr_status attend(struct pass *p, const int32_t *selected, qr_error *err)
     }
     a.sinks = p->w->sinks;
     a.out = p->ws->o;
+    if (p->rows->again.count == 0)
+        return p->backend->attend(p->backend, &a, err);
+    if (a.rows.count > 0)
+        TRY(p->backend->attend(p->backend, &a, err));
+    a.rows = p->rows->again;
+    a.key_from = p->step->first_position;
     return p->backend->attend(p->backend, &a, err);
 }
 

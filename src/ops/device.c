@@ -164,6 +164,19 @@ qr_status backend_name(const char *device, char *out, size_t size, qr_error *err
     return no_device(device, err);
 }
 
+bool backend_clamps_windows(const char *device)
+{
+    const char *rest;
+    switch (kind_of(device, &rest)) {
+    case DEVICE_CPU:
+    case DEVICE_CUDA:
+        return true;
+    case DEVICE_NONE:
+        break;
+    }
+    return false;
+}
+
 qr_status backend_scratch(const char *device, int threads, const struct op_limits *limits, int64_t *bytes, qr_error *err)
 {
     const char *rest;

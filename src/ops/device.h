@@ -16,6 +16,10 @@ qr_status backend_name(const char *device, char *out, size_t size, qr_error *err
  * device and is not counted. Fails as backend_name does. */
 qr_status backend_scratch(const char *device, int threads, const struct op_limits *limits, int64_t *bytes, qr_error *err);
 
+/* Whether everything of the device that reads windows begins them where a step says (op_attend.window_low): what bounded
+ * replay needs (runtime.md 11, E27). False for what is no name of a device. */
+bool backend_clamps_windows(const char *device);
+
 /* Opens CUDA device `ordinal` ("0"; NULL: the first). The backend is a module of its own, libquire_cuda.so, looked for
  * beside this library or program, in its parent and in the lib folder beside it, then where the loader looks; once
  * loaded it stays. QR_UNSUPPORTED when there is no module, one of another build, or no such device. */

@@ -37,14 +37,17 @@ struct step {
  * code gets these lists and does not know why a row is missing. */
 struct layer_rows {
     struct row_list input;         /* rows whose attention input is computed: every row of `key` or `compress` */
-    struct row_list query;         /* rows that pass through the whole layer */
+    struct row_list query;         /* rows that pass through the whole layer: `once` and `again` together */
+    struct row_list once;          /* their windows: this forward's keys from `key_from` on, the ring's below */
+    struct row_list again;         /* run a second time (runtime.md 4.6, back-off): this forward's keys alone; mostly none */
     struct row_list key;           /* rows whose window key is computed (a superset of query) */
     struct row_list compress;      /* rows whose compressor inputs are computed; empty where the layer owns no rows */
     struct row_list emit;          /* last token of each compressed row emitted here; row j = position div ratio */
     struct row_list ring;          /* rows whose window key is kept in the ring (the last R of a request at most) */
     struct row_list tail;          /* rows whose compressor inputs are kept in the tail */
-    const int32_t *key_from;       /* [requests] first position whose window key this forward computes (`win_src`) */
+    const int32_t *key_from;       /* [requests] first position whose window key is read from this forward's rows (`win_src`) */
     const int32_t *compress_from;  /* [requests] first position whose compressor inputs this forward computes */
+    const int32_t *window_low;     /* [rows] lowest position of the row's window (`lo` of runtime.md 3.3); NULL: 0 */
 };
 
 struct step_rows {

@@ -8,7 +8,7 @@ static int32_t max(int32_t a, int32_t b) { return a > b ? a : b; }
 static int32_t first_tap(const struct model_plan *plan, const struct rows_request *r)
 {
     int32_t window = plan->config.sliding_window, from = r->end - window;
-    if (r->boundary >= 0)
+    if (r->boundary >= 0 && !r->tail)
         from = min(from, r->boundary - (window - 1));
     return max(r->rings_from, from);
 }
@@ -24,19 +24,44 @@ static bool feeds_drafter(const struct model_plan *plan, int32_t layer)
     return layer + 1 < plan->layers && plan->layer[layer + 1].tap >= 0;
 }
 
+/* Overlapping groups of four: the first new one pools the four tokens before it too. */
+static int32_t compress_from(const struct model_plan *plan, const struct rows_request *r, int32_t layer)
+{
+    const struct layer_plan *l = &plan->layer[layer];
+    if (!l->owns_rows)
+        return r->end;
+    return max(r->rings_from, r->cached - (l->compressor == COMPRESSOR_OVERLAP ? l->ratio : 0));
+}
+
 static struct layer_start start_of(const struct model_plan *plan, const struct rows_request *r, int32_t layer,
                                    int32_t query)
 {
-    const struct layer_plan *l = &plan->layer[layer];
-    struct layer_start s = {.query = query, .compress = r->end};
+    struct layer_start s = {.query = query, .compress = compress_from(plan, r, layer)};
     int32_t complete = min(query, r->end);
     if (r->boundary >= 0)
         complete = min(complete, r->boundary);
     s.key = max(r->rings_from, complete - (plan->config.sliding_window - 1));
-    /* Overlapping groups of four: the first new one pools the four tokens before it too. */
-    if (l->owns_rows)
-        s.compress = max(r->rings_from, r->cached - (l->compressor == COMPRESSOR_OVERLAP ? l->ratio : 0));
+    s.low = r->rebuild ? r->rings_from : 0;
     return s;
+}
+
+/* Table 7.1: the last W rows, of the last layer the queries of the last row only; what is not there yet of compressed rows
+ * in the layer that begins the decoder. */
+static struct layer_start tail_start(const struct model_plan *plan, const struct rows_request *r, int32_t layer)
+{
+    const int32_t tail = rows_tail(plan, r->end);
+    return (struct layer_start){.query = layer == plan->layers - 1 ? max(tail, r->first_logits) : tail,
+                                .key = tail,
+                                .compress = compress_from(plan, r, layer),
+                                .low = tail};
+}
+
+/* Table 7.3: every row from where the forward starts. */
+static struct layer_start rebuilt_start(const struct model_plan *plan, const struct rows_request *r, int32_t layer)
+{
+    const int32_t from = r->rings_from;
+    return (struct layer_start){
+        .query = from, .key = from, .compress = compress_from(plan, r, layer), .low = from};
 }
 
 static struct layer_start draft_start(const struct model_plan *plan, const struct rows_request *r)
@@ -47,8 +72,23 @@ static struct layer_start draft_start(const struct model_plan *plan, const struc
     return (struct layer_start){.query = serial ? r->end - 1 : r->end, .key = context, .compress = r->end};
 }
 
+int32_t rows_tail(const struct model_plan *plan, int32_t end) { return max(0, end - plan->config.sliding_window); }
+
+int32_t rows_decoder(const struct model_plan *plan)
+{
+    int32_t source = -1;
+    for (int32_t layer = 0; plan->config.n_kv_sources > 0 && layer < plan->layers; layer++)
+        if (plan->layer[layer].owns_rows)
+            source = layer;
+    for (int32_t layer = source + 1; source >= 0 && layer < plan->layers; layer++)
+        if (plan->layer[layer].engram >= 0)
+            return -1;
+    return source + 1 < plan->layers ? source : -1;
+}
+
 void rows_exact(const struct model_plan *plan, const struct rows_request *r, struct row_plan *out)
 {
+    const int32_t decoder = r->tail || r->rebuild ? rows_decoder(plan) : plan->layers;
     int32_t wanted = r->first_logits; /* first row that someone above reads */
     out->end = r->end;
     for (int32_t i = 0; i < plan->draft_layers; i++)
@@ -56,13 +96,31 @@ void rows_exact(const struct model_plan *plan, const struct rows_request *r, str
     for (int32_t layer = plan->layers - 1; layer >= 0; layer--) {
         if (r->drafting && feeds_drafter(plan, layer))
             wanted = min(wanted, first_tap(plan, r));
-        struct layer_start s = start_of(plan, r, layer, max(r->rings_from, wanted));
+        struct layer_start s = r->tail && layer >= decoder    ? tail_start(plan, r, layer)
+                               : r->rebuild && layer < decoder ? rebuilt_start(plan, r, layer)
+                                                               : start_of(plan, r, layer, max(r->rings_from, wanted));
         out->layer[layer] = s;
         wanted = min(s.query, min(s.key, s.compress));
     }
     if (r->drafting && plan->config.family == QR_FAMILY_V41 && plan->layer[0].tap >= 0)
         wanted = min(wanted, first_tap(plan, r));
-    out->first = wanted;
+    out->first = max(r->rings_from, wanted); /* a tail may begin below: rows_back_off */
+}
+
+void rows_back_off(const struct model_plan *plan, const struct row_plan *rows, int32_t first, int32_t again,
+                   struct row_plan *out)
+{
+    const int32_t decoder = rows_decoder(plan);
+    *out = *rows;
+    out->first = first;
+    for (int32_t layer = 0; layer <= decoder; layer++) {
+        struct layer_start *s = &out->layer[layer];
+        s->compress = max(s->compress, min(again, rows->end));
+        if (layer == decoder)
+            continue;
+        s->query = s->key = first;
+        s->again = again;
+    }
 }
 
 void rows_all(const struct model_plan *plan, int32_t first, int32_t end, struct row_plan *out)
@@ -70,7 +128,8 @@ void rows_all(const struct model_plan *plan, int32_t first, int32_t end, struct 
     out->first = first;
     out->end = end;
     for (int32_t i = 0; i < plan->layers + plan->draft_layers; i++)
-        out->layer[i] = (struct layer_start){first, first, plan->layer[i].owns_rows ? first : end};
+        out->layer[i] = (struct layer_start){
+            .query = first, .key = first, .compress = plan->layer[i].owns_rows ? first : end};
 }
 
 int64_t rows_query_total(const struct model_plan *plan, const struct row_plan *rows)

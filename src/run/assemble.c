@@ -6,9 +6,15 @@
 #include "run/batch_check.h"
 
 /* Kinds of row lists of one layer, and of arrays of starts, that a step may hold. */
-enum { LISTS_PER_LAYER = 7, STARTS_PER_LAYER = 2 };
+enum { LISTS_PER_LAYER = 8, STARTS_PER_LAYER = 2 };
 
-/* A list already made in this step: the rows of each request from position from[b] on, one in `modulus`. */
+/* Lists of the whole step beside those of its layers: the logits' rows; the rows that are run again, which are the same
+ * in every layer; and where windows begin, of the layers below and from the last KV source on. */
+enum { LISTS_OF_STEP = 4 };
+
+/* A list already made in this step: the rows of each request from position from[b] on, one in `modulus`; or one of the
+ * other kinds, made of from[b] too. */
+enum { MADE_STARTS = 0, MADE_AGAIN = -1, MADE_LOWS = -2, MADE_LOWS_AGAIN = -3 };
 struct made_list {
     const int32_t *from; /* host, [requests] */
     int32_t modulus;
@@ -49,7 +55,7 @@ static int64_t words_needed(const struct assembly_limits *l)
     int64_t layers = l->plan->layers + l->plan->draft_layers, rows = l->max_rows, requests = l->max_requests;
     int64_t flat = 4 * rows + 1; /* ids, positions, requests, image mask */
     int64_t request = 4 * requests + 1 + requests * blocks_of(l->geometry, l->max_positions);
-    int64_t lists = (layers * LISTS_PER_LAYER + 1) * (rows + requests) + layers * STARTS_PER_LAYER * requests;
+    int64_t lists = (layers * LISTS_PER_LAYER + LISTS_OF_STEP) * (rows + requests) + layers * STARTS_PER_LAYER * requests;
     return flat + request + lists + 64;
 }
 
@@ -62,7 +68,7 @@ static int32_t *put(struct assembly *a, int64_t words, const int32_t **device)
     return at;
 }
 
-static int32_t made_needed(int32_t layers) { return layers * (LISTS_PER_LAYER + STARTS_PER_LAYER) + 1; }
+static int32_t made_needed(int32_t layers) { return layers * (LISTS_PER_LAYER + STARTS_PER_LAYER) + LISTS_OF_STEP; }
 
 int64_t assembly_bytes_for(const struct assembly_limits *l)
 {
@@ -205,14 +211,14 @@ static const struct made_list *find_made(const struct assembly *a, int32_t modul
 /* Puts a->from itself into the step, once for equal arrays: the first positions that a forward computes. */
 static const int32_t *starts(struct assembly *a)
 {
-    const struct made_list *found = find_made(a, 0);
+    const struct made_list *found = find_made(a, MADE_STARTS);
     if (found)
         return found->list.index;
     struct made_list *made = &a->made[a->made_count++];
     int32_t *from = put(a, a->step.requests, &made->list.index);
     memcpy(from, a->from, (size_t)a->step.requests * sizeof *from);
     made->from = from;
-    made->modulus = 0;
+    made->modulus = MADE_STARTS;
     return made->list.index;
 }
 
@@ -224,6 +230,18 @@ static bool takes_every_row(const struct assembly *a, int32_t modulus)
     return modulus == 1;
 }
 
+/* A list that is made of a->from; its words come next. */
+static struct made_list *begin_made(struct assembly *a, int32_t modulus)
+{
+    struct made_list *made = &a->made[a->made_count++];
+    const int32_t *unused;
+    int32_t *from = put(a, a->step.requests, &unused);
+    memcpy(from, a->from, (size_t)a->step.requests * sizeof *from);
+    made->from = from;
+    made->modulus = modulus;
+    return made;
+}
+
 /* Rows at positions p >= from[b] with (p + 1) mod modulus = 0. */
 static struct row_list rows_from(struct assembly *a, int32_t modulus)
 {
@@ -233,35 +251,49 @@ static struct row_list rows_from(struct assembly *a, int32_t modulus)
     if (found)
         return found->list;
 
-    struct made_list *made = &a->made[a->made_count++];
-    const int32_t *unused;
-    int32_t *from = put(a, a->step.requests, &unused), *rows = put(a, 0, &made->list.index), count = 0;
-    memcpy(from, a->from, (size_t)a->step.requests * sizeof *from);
+    struct made_list *made = begin_made(a, modulus);
+    int32_t *rows = put(a, 0, &made->list.index), count = 0;
     for (int32_t b = 0; b < a->step.requests; b++) {
         const struct batch_span *span = &a->batch->spans[b];
-        int32_t p = from[b] > span->first_position ? from[b] : span->first_position;
+        int32_t p = a->from[b] > span->first_position ? a->from[b] : span->first_position;
         for (; p < end_of(span); p++)
             if ((p + 1) % modulus == 0)
                 rows[count++] = a->host_first_row[b] + p - span->first_position;
     }
     a->used += count;
-    made->from = from;
-    made->modulus = modulus;
     made->list.count = count;
     return made->list;
 }
 
 /* Where layer `index` starts with one of its parts. */
-enum part { PART_QUERY, PART_KEY, PART_COMPRESS, PART_EMIT, PART_INPUT };
+enum part {
+    PART_QUERY,
+    PART_ONCE,
+    PART_KEY,
+    PART_KEPT, /* keys that go to the ring, and are read from this forward's rows by those run once */
+    PART_COMPRESS,
+    PART_EMIT,
+    PART_INPUT,
+    PART_AGAIN, /* where the rows that are run again end */
+    PART_LOW
+};
 
 static int32_t part_start(const struct batch_span *span, int32_t index, enum part part)
 {
-    const struct layer_start every = {0, 0, 0}, *s = span->rows ? &span->rows->layer[index] : &every;
+    const struct layer_start every = {.query = 0}, *s = span->rows ? &span->rows->layer[index] : &every;
     switch (part) {
     case PART_QUERY:
         return s->query;
+    case PART_ONCE:
+        return s->query > s->again ? s->query : s->again;
     case PART_KEY:
         return s->key;
+    case PART_KEPT:
+        return s->key > s->again ? s->key : s->again;
+    case PART_AGAIN:
+        return s->again;
+    case PART_LOW:
+        return s->low;
     case PART_COMPRESS:
         return s->compress;
     case PART_EMIT:
@@ -291,6 +323,71 @@ static void start_at_last(struct assembly *a, int32_t index, enum part part, int
     }
 }
 
+/* Whether a request of the step has rows that the layer runs again. */
+static bool runs_again(const struct assembly *a, int32_t index)
+{
+    for (int32_t b = 0; b < a->step.requests; b++)
+        if (part_start(&a->batch->spans[b], index, PART_AGAIN) > a->batch->spans[b].first_position)
+            return true;
+    return false;
+}
+
+/* Rows of each request below the position up to which it runs them again. */
+static struct row_list rows_again(struct assembly *a, int32_t index)
+{
+    start_at(a, index, PART_AGAIN);
+    const struct made_list *found = find_made(a, MADE_AGAIN);
+    if (found)
+        return found->list;
+    struct made_list *made = begin_made(a, MADE_AGAIN);
+    int32_t *rows = put(a, 0, &made->list.index), count = 0;
+    for (int32_t b = 0; b < a->step.requests; b++)
+        for (int32_t p = a->batch->spans[b].first_position; p < a->from[b]; p++)
+            rows[count++] = a->host_first_row[b] + p - a->batch->spans[b].first_position;
+    a->used += count;
+    made->list.count = count;
+    return made->list;
+}
+
+/* Lowest position of each row's window, where that is not 0 for all: the layer's, or for rows that are run again the
+ * span's first. */
+static const int32_t *window_lows(struct assembly *a, int32_t index, bool again)
+{
+    const int32_t kind = again ? MADE_LOWS_AGAIN : MADE_LOWS;
+    bool any = again;
+    for (int32_t b = 0; b < a->step.requests; b++) {
+        a->from[b] = part_start(&a->batch->spans[b], index, PART_LOW);
+        any |= a->from[b] > 0;
+    }
+    const struct made_list *found = any ? find_made(a, kind) : NULL;
+    if (!any || found)
+        return found ? found->list.index : NULL;
+    struct made_list *made = begin_made(a, kind);
+    int32_t *lows = put(a, a->step.rows, &made->list.index);
+    for (int32_t b = 0; b < a->step.requests; b++) {
+        const struct batch_span *span = &a->batch->spans[b];
+        const int32_t end = again ? part_start(span, index, PART_AGAIN) : 0;
+        for (int32_t p = span->first_position; p < end_of(span); p++)
+            *lows++ = p < end ? span->first_position : a->from[b];
+    }
+    return made->list.index;
+}
+
+/* The window of each query row: most read the ring below what this forward computes. */
+static void fill_windows(struct assembly *a, int32_t index, struct layer_rows *r)
+{
+    const bool again = runs_again(a, index);
+    start_at(a, index, PART_KEPT);
+    r->key_from = starts(a);
+    r->once = r->query;
+    if (again) {
+        start_at(a, index, PART_ONCE);
+        r->once = rows_from(a, 1);
+        r->again = rows_again(a, index);
+    }
+    r->window_low = window_lows(a, index, again);
+}
+
 /* What the owner of compressed rows does besides. */
 static void fill_owner(struct assembly *a, int32_t index, struct layer_rows *r)
 {
@@ -318,10 +415,11 @@ static void fill_layer(struct assembly *a, int32_t index)
     r->query = rows_from(a, 1);
     start_at(a, index, PART_KEY);
     r->key = rows_from(a, 1);
-    r->key_from = r->compress_from = starts(a);
+    r->compress_from = starts(a);
     start_at(a, index, owner ? PART_INPUT : PART_KEY);
     r->input = rows_from(a, 1);
-    start_at_last(a, index, PART_KEY, a->limits.geometry->ring_rows);
+    fill_windows(a, index, r);
+    start_at_last(a, index, PART_KEPT, a->limits.geometry->ring_rows);
     r->ring = rows_from(a, 1);
     if (owner)
         fill_owner(a, index, r);
@@ -338,7 +436,7 @@ static struct row_list rows_with_logits(struct assembly *a)
 static void fill_draft_layer(struct assembly *a, int32_t index)
 {
     fill_layer(a, index);
-    a->layer[index].query = rows_with_logits(a);
+    a->layer[index].query = a->layer[index].once = rows_with_logits(a);
 }
 
 qr_status assembly_fill(struct assembly *a, const struct batch *batch, qr_error *err)

@@ -73,17 +73,19 @@ static void note_admission(struct sched *s, struct sched_request *r, const struc
 }
 
 /* What next_chunk looks at. */
-static void take_start(struct sched_request *r, const struct start *start)
+static void take_start(const struct sched *s, struct sched_request *r, const struct start *start)
 {
     r->hit = start->hit;
-    r->next = r->done = start->rows.first;
+    /* a rerun advances from its own first row; a bounded one counts what the cache holds as done (runtime.md 0) */
+    r->next = r->done = s->options.encoder_replay == REPLAY_BOUNDED ? start->hit : start->rows.first;
+    r->below = r->next - start->rows.first;
     r->boundary = start->boundary;
     r->demand = start->demand;
 }
 
 static void begin(struct sched *s, struct sched_request *r, const struct start *start)
 {
-    take_start(r, start);
+    take_start(s, r, start);
     r->state = SCHED_PREFILL;
     r->slot = s->slots[--s->slot_count];
     r->block_count = blocks_for(s, r->end);
@@ -106,8 +108,8 @@ static bool admit(struct sched *s, struct sched_request *r)
     struct start start;
     r->end = r->count;
     const int32_t matched = claim(s, r, &start);
-    take_start(r, &start);
-    if (next_chunk(s, r) == r->next || !take_pages(s, r, &start)) {
+    take_start(s, r, &start);
+    if (next_chunk(s, r).end == r->next || !take_pages(s, r, &start)) {
         blocks_release(s->blocks, r->blocks, start.blocks);
         return false;
     }
@@ -115,9 +117,9 @@ static bool admit(struct sched *s, struct sched_request *r)
     note_admission(s, r, &start, matched);
     if (start.image != IMAGE_NONE)
         attach_restore(s, r, start.image);
-    const int32_t end = next_chunk(s, r); /* without its image it starts lower, and may have to wait after all */
-    if (end > r->next)
-        span_add(s, r, end);
+    const struct chunk chunk = next_chunk(s, r); /* without its image it starts lower, and may have to wait after all */
+    if (chunk.end > r->next)
+        span_add(s, r, chunk);
     return true;
 }
 

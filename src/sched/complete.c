@@ -93,8 +93,8 @@ static void take_result(struct sched *s, struct sched_request *r, const struct f
         finish_request(s, r, FINISH_FAILED);
         return;
     }
-    r->done = f->first + result->accepted;
-    if (result->accepted < f->count)
+    r->done = f->first + result->accepted - f->below;
+    if (result->accepted < f->below + f->count)
         r->next = r->done; /* rejected rows: the next ones go over them */
     r->first_logits = sched_max(r->first_logits, r->done);
     if (f->final)

@@ -24,7 +24,7 @@ void preempt(struct sched *s, struct sched_request *r)
     r->state = SCHED_WAITING;
     r->preempted = true;
     r->preemptions++;
-    r->next = r->done = r->hit = r->published = r->flights = r->drafts = 0;
+    r->next = r->below = r->done = r->hit = r->published = r->flights = r->drafts = 0;
     r->boundary = r->demand = r->image_due = -1;
     r->fresh = r->restored = false;
     s->metrics.preemptions++;

@@ -34,7 +34,8 @@ enum { SCHED_MAX_DEPTH = 2, SCHED_MAX_WIDTH = 8 /* drafts + 1 of one verify span
 /* A span that was handed out and has not come back. A result whose step has no record is dropped. */
 struct flight {
     uint64_t step;
-    int32_t first, count;
+    int32_t first, count; /* from the request's progress on */
+    int32_t below;        /* rows before them that it runs for their sake alone (bounded replay) */
     bool final;
 };
 
@@ -75,6 +76,7 @@ struct sched_request {
     int32_t end;                               /* T_end of this admission: the known tokens that prefill computes */
     int32_t hit;                               /* H: compressed rows below it come from the prefix cache */
     int32_t next;                              /* first row of its next span; rows below are computed or in flight */
+    int32_t below;                             /* rows below `next` that its next span must run too (bounded hit) */
     int32_t done;                              /* rows below it are computed: the one source of progress */
     int32_t published;                         /* full blocks that were offered to the index */
     struct flight flight[SCHED_MAX_DEPTH + 1]; /* oldest first */

@@ -26,6 +26,8 @@ static qr_status check_options(const struct sched_options *o, qr_error *err)
     if (o->max_logits < (int64_t)o->max_requests * width)
         return qr_fail(err, QR_BAD_ARGUMENT, "%d rows of logits a step for %d requests of up to %d decode rows",
                        o->max_logits, o->max_requests, width);
+    if ((o->decoder_replay == REPLAY_BOUNDED || o->encoder_replay == REPLAY_BOUNDED) && rows_decoder(o->plan) < 0)
+        return qr_fail(err, QR_REFUSED, "E26 bounded replay of a model without a KV source that layers follow: nothing to cut");
     if (o->max_length < 2 || o->long_prefill_cap < 0 || o->image_interval < 0)
         return qr_fail(err, QR_BAD_ARGUMENT, "max_length %d, long_prefill_cap %d, image_interval %d", o->max_length,
                        o->long_prefill_cap, o->image_interval);
@@ -68,9 +70,15 @@ static void take_numbers(struct sched *s, const struct sched_options *o)
     s->window = o->plan->config.sliding_window;
     s->layers = o->plan->layers + (o->draft_width > 0 ? o->plan->draft_layers : 0);
     s->max_blocks = blocks_for(s, o->max_length);
+    s->tail = o->decoder_replay == REPLAY_BOUNDED ? s->window : 0;
+    s->own_rings = s->tail > 0 ? rows_decoder(o->plan) : s->layers;
+    if (o->encoder_replay == REPLAY_BOUNDED) { /* no state is ever kept (runtime.md 5.3) */
+        s->options.images = false;
+        s->options.image_interval = 0;
+    }
     /* every running request may store and restore, every leaving one store, every slot move */
     s->copies_most = (2 * o->max_requests + slots) * image_copies_most(o->geometry) + slots;
-    s->root = block_key_root(o->identity ? o->identity : o->geometry->page_layout, PROVENANCE_EXACT);
+    s->root = block_key_root(o->identity ? o->identity : o->geometry->page_layout, o->provenance);
 }
 
 int64_t sched_bytes_for(const struct sched_options *options)
@@ -157,6 +165,11 @@ static qr_status accept(struct sched *s, struct sched_request *r, qr_error *err)
         return qr_fail(err, QR_BAD_REQUEST, "request %llu: %d tokens with the answer need %d pages, the pool has %lld",
                        (unsigned long long)r->id, r->limit, blocks_for(s, r->limit - 1),
                        (long long)blocks_usable(s->blocks));
+    if ((s->options.decoder_replay == REPLAY_BOUNDED || s->options.encoder_replay == REPLAY_BOUNDED) &&
+        r->first_logits < r->prompt - 1)
+        return qr_fail(err, QR_BAD_REQUEST,
+                       "request %llu: logits from row %d of %d, bounded replay computes those of the last row only (E37)",
+                       (unsigned long long)r->id, r->first_logits, r->prompt);
     r->arrival = ++s->arrivals;
     s->metrics.added++;
     return QR_OK;
@@ -274,9 +287,9 @@ static void resume_prefills(struct sched *s)
         if (r->state != SCHED_PREFILL || r->cancelled || r->next >= r->end || r->flights > s->options.depth ||
             r->image_due >= 0)
             continue;
-        const int32_t end = next_chunk(s, r);
-        if (end > r->next)
-            span_add(s, r, end);
+        const struct chunk chunk = next_chunk(s, r);
+        if (chunk.end > r->next)
+            span_add(s, r, chunk);
     }
 }
 
@@ -284,7 +297,7 @@ static void add_decodes(struct sched *s)
 {
     for (struct sched_request *r = s->running.first; r; r = r->list_next)
         if (decode_ready(s, r))
-            span_add(s, r, r->next + decode_rows(r));
+            span_add(s, r, (struct chunk){r->next, r->next + decode_rows(r)});
 }
 
 static void fill(struct sched *s)
@@ -361,7 +374,7 @@ void sched_vacate(struct sched *s)
 void sched_identify(struct sched *s, const char *identity)
 {
     sched_drop_cache(s);
-    s->root = block_key_root(identity, PROVENANCE_EXACT);
+    s->root = block_key_root(identity, s->options.provenance);
     for (struct sched_request *r = s->waiting.first; r; r = r->list_next)
         r->key_count = 0;
 }

@@ -22,7 +22,8 @@
 
 enum replay {
     REPLAY_EXACT,
-    REPLAY_OFF /* decoder: every row; encoder: resume from images only */
+    REPLAY_OFF,    /* decoder: every row; encoder: resume from images only */
+    REPLAY_BOUNDED /* the approximations of runtime.md 7.1 and 7.3, of plans with rows_decoder: no logits but the last row's */
 };
 
 /* What things cost, in seconds; the start of a request is the cheapest one (runtime.md 7.5). Figures of the executor.
@@ -50,6 +51,7 @@ struct sched_options {
     int32_t draft_width;      /* drafts of a request's verify span at most; at most the geometry's */
     int32_t image_token;      /* a drawn one is an image-span token, in requests that have an image mask; -1: none */
     bool prefix_cache;
+    enum provenance provenance; /* of the blocks that it publishes and finds (runtime.md 5.1) */
     enum replay decoder_replay, encoder_replay;
     int32_t image_interval; /* tokens between rungs of the ladder; 0: no ladder */
     bool images;            /* false: no image is taken at all */
@@ -63,6 +65,7 @@ struct sched_metrics {
     int64_t passes, batches, empty_passes;
     int64_t added, finished, cancelled, failed, preemptions;
     int64_t prefill_rows, decode_rows, rows_rerun, rows_trimmed; /* trimmed: row-layers that no result needs */
+    int64_t rows_backed_off; /* run again below a prompt's last chunk (bounded decoder) */
     int64_t prompt_tokens, cached_tokens, generated_tokens;
     int64_t hits, reruns, restores, lower_restores; /* admissions by how they started; hits: with cached tokens */
     int64_t wanted_tokens; /* of admissions: what an index and images that forget nothing could have served */
@@ -80,7 +83,7 @@ qr_status sched_prove_hit(struct sched *s, qr_error *err);
 void sched_close(struct sched *s);
 
 /* Takes a request over. Refused (QR_BAD_REQUEST; it stays the caller's) when it can never run: longer than max_length,
- * or than the pool. */
+ * or than the pool; or wants logits of other rows than the last under bounded replay (E37). */
 qr_status sched_add(struct sched *s, struct sched_request *r, qr_error *err);
 /* The same, but it waits until `parent` has passed its prompt (or ended), so that it finds the pages of what they
  * share. */

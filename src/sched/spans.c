@@ -1,6 +1,5 @@
 #include <string.h>
 
-#include "sched/chunk.h"
 #include "sched/state.h"
 
 /* ---- prefill ---- */
@@ -11,10 +10,12 @@ static int32_t logits_room(const struct sched *s)
     return s->logits_left - (s->options.max_requests - s->making->batch.count - 1);
 }
 
-int32_t next_chunk(struct sched *s, const struct sched_request *r)
+struct chunk next_chunk(struct sched *s, const struct sched_request *r)
 {
     const struct chunk_rule rule = {.from = r->next,
                                     .end = r->end,
+                                    .below = r->below,
+                                    .tail = s->tail,
                                     .rows = s->prefill_left,
                                     .cap = s->options.long_prefill_cap,
                                     .block = s->block,
@@ -22,7 +23,7 @@ int32_t next_chunk(struct sched *s, const struct sched_request *r)
                                     .first_logits = sched_min(r->first_logits, r->end - 1),
                                     .logits = logits_room(s),
                                     .only = s->making->prefill_spans == 0};
-    return chunk_end(&rule);
+    return chunk_of(&rule);
 }
 
 /* ---- spans ---- */
@@ -47,7 +48,8 @@ static const int32_t *copy_decode_tokens(const struct sched *s, const struct sch
 static void place_cursor(const struct sched *s, struct sched_request *r, struct batch_span *span)
 {
     span->restored = r->restored;
-    span->place = r->fresh && !r->restored && span->first_position > 0;
+    const bool moved = r->fresh && !r->restored, back = r->state == SCHED_PREFILL && span->first_position < r->next;
+    span->place = (moved || back) && span->first_position > 0;
     r->fresh = r->restored = false;
     if (!span->place)
         return;
@@ -57,22 +59,32 @@ static void place_cursor(const struct sched *s, struct sched_request *r, struct 
     span->before_mask = r->image_mask ? r->image_mask + from : NULL;
 }
 
-static struct batch_span prefill_span(struct sched *s, struct sched_request *r, int32_t end)
+static void count_prefill(struct sched *s, struct sched_request *r, struct chunk c, bool back_off)
 {
-    const int32_t count = end - r->next, wanted = sched_min(r->first_logits, r->end - 1) - r->next;
+    const int32_t rerun = sched_max(0, sched_min(c.end, r->hit) - (back_off ? r->next : c.first));
+    s->prefill_left -= c.end - c.first;
+    s->making->prefill_spans++;
+    s->metrics.prefill_rows += c.end - c.first;
+    s->metrics.rows_backed_off += back_off ? r->next - c.first : 0;
+    s->metrics.rows_rerun += rerun;
+    r->rows_rerun += rerun;
+    s->metrics.chunks_cut += c.end < r->end && c.end == start_next_cut(s, r, r->next);
+}
+
+static struct batch_span prefill_span(struct sched *s, struct sched_request *r, struct chunk c)
+{
+    const int32_t count = c.end - c.first, wanted = sched_min(r->first_logits, r->end - 1) - c.first;
+    const bool back_off = c.first < r->next - r->below;
     struct row_plan *rows = &s->making->rows[s->making->batch.count];
     *rows = r->rows;
-    s->prefill_left -= count;
-    s->making->prefill_spans++;
-    s->metrics.prefill_rows += count;
-    s->metrics.rows_rerun += sched_max(0, sched_min(end, r->hit) - r->next);
-    r->rows_rerun += sched_max(0, sched_min(end, r->hit) - r->next);
-    s->metrics.chunks_cut += end < r->end && end == start_next_cut(s, r, r->next);
-    return (struct batch_span){.tokens = r->tokens + r->next,
-                               .image_mask = r->image_mask ? r->image_mask + r->next : NULL,
+    if (back_off)
+        rows_back_off(s->options.plan, &r->rows, c.first, r->next, rows);
+    count_prefill(s, r, c, back_off);
+    return (struct batch_span){.tokens = r->tokens + c.first,
+                               .image_mask = r->image_mask ? r->image_mask + c.first : NULL,
                                .logits_from = sched_max(0, sched_min(wanted, count)),
                                .rows = rows,
-                               .write_from = r->hit};
+                               .write_from = back_off ? sched_max(r->hit, r->next) : r->hit};
 }
 
 static struct batch_span decode_span(struct sched *s, const struct sched_request *r, int32_t end)
@@ -93,15 +105,16 @@ static bool image_wanted(struct sched *s, const struct sched_request *r, int32_t
     return end % s->block == 0 && r->drafts == 0 && start_image_pays(s, end, 0);
 }
 
-void span_add(struct sched *s, struct sched_request *r, int32_t end)
+void span_add(struct sched *s, struct sched_request *r, struct chunk chunk)
 {
     struct batch *batch = &s->making->batch;
     const bool prefill = r->state == SCHED_PREFILL;
-    struct batch_span span = prefill ? prefill_span(s, r, end) : decode_span(s, r, end);
+    const int32_t end = chunk.end;
+    struct batch_span span = prefill ? prefill_span(s, r, chunk) : decode_span(s, r, end);
     span.request = r->id;
     span.slot = r->slot;
-    span.first_position = r->next;
-    span.count = end - r->next;
+    span.first_position = chunk.first;
+    span.count = end - chunk.first;
     span.blocks = copy_blocks(s, r, end);
     span.block_count = blocks_for(s, end);
     span.final = end >= r->end;
@@ -110,10 +123,15 @@ void span_add(struct sched *s, struct sched_request *r, int32_t end)
     s->making->spans[batch->count] = span;
     s->making->request[batch->count++] = r;
     s->logits_left -= span.count - span.logits_from;
-    r->flight[r->flights++] = (struct flight){s->step + 1, span.first_position, span.count, span.final};
+    r->flight[r->flights++] = (struct flight){.step = s->step + 1,
+                                              .first = r->next,
+                                              .count = end - r->next,
+                                              .below = r->next - chunk.first,
+                                              .final = span.final};
     r->batches++;
     r->rows_run += span.count;
     if (image_wanted(s, r, end, prefill))
         r->image_due = end;
     r->next = end;
+    r->below = 0;
 }

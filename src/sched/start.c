@@ -13,7 +13,9 @@ static struct rows_request rows_wanted(const struct sched *s, const struct sched
                                  .end = r->end,
                                  .boundary = boundary,
                                  .first_logits = sched_max(logits, hit),
-                                 .drafting = s->options.draft_width > 0};
+                                 .drafting = s->options.draft_width > 0,
+                                 .tail = s->tail > 0,
+                                 .rebuild = s->options.encoder_replay == REPLAY_BOUNDED && hit > 0};
 }
 
 static double rows_cost(const struct sched *s, const struct row_plan *rows)
@@ -48,7 +50,7 @@ int32_t start_complete_layers(const struct sched *s, const struct sched_request 
  * to layer `complete`, lacks. */
 static bool image_serves(const struct sched *s, const struct row_plan *rows, int32_t position, int32_t complete)
 {
-    for (int32_t layer = complete; layer < s->layers; layer++)
+    for (int32_t layer = complete; layer < s->own_rings; layer++)
         if (rows->layer[layer].key < position)
             return false;
     return true;
@@ -66,7 +68,8 @@ static int64_t rerun_rows(struct sched *s, int32_t position)
                                          .end = position + s->block,
                                          .boundary = -1,
                                          .first_logits = position + s->block - 1,
-                                         .drafting = s->options.draft_width > 0};
+                                         .drafting = s->options.draft_width > 0,
+                                         .tail = s->tail > 0};
     int64_t total = 0;
     rows_exact(s->options.plan, &request, rows);
     for (int32_t layer = 0; layer < s->options.plan->layers; layer++)
@@ -119,16 +122,26 @@ static void start_with(struct sched *s, const struct sched_request *r, struct ca
 {
     const bool image = c.image != IMAGE_NONE;
     out->image = c.image;
-    out->rings_from = image ? c.position : 0;
+    out->rings_from = image                                             ? c.position
+                      : s->options.encoder_replay == REPLAY_BOUNDED ? sched_max(0, out->hit - s->block)
+                                                                        : 0;
     out->ring_layers = image ? images_facts(s->images, c.image)->complete : s->layers;
     rows_from(s, r, out, &out->rows);
+}
+
+/* Whether a chunk may end there for an image: the last one would have to back off, if it were left too few rows. */
+static bool leaves_tail(const struct sched *s, const struct sched_request *r, int32_t position)
+{
+    return position >= r->end || r->end - position >= s->tail;
 }
 
 /* Where the image of the prompt shall be taken: its last boundary, when it saves more than the copy and the step that
  * the rest of the prompt then takes. */
 static int32_t choose_boundary(struct sched *s, const struct sched_request *r, const struct start *st)
 {
-    const int32_t last = r->end / s->block * s->block;
+    int32_t last = r->end / s->block * s->block;
+    if (!leaves_tail(s, r, last))
+        last = sched_max(0, r->end - s->tail) / s->block * s->block;
     if (last <= st->hit || !start_image_pays(s, last, last < r->end))
         return -1;
     return last;
@@ -138,7 +151,7 @@ static int32_t choose_boundary(struct sched *s, const struct sched_request *r, c
  * prefix starts there. Complete rings cost rows of the layers that the prompt's end alone would not run. */
 static void choose_demand(struct sched *s, const struct sched_request *r, int32_t wanted, struct start *out)
 {
-    if (wanted <= out->rings_from || wanted >= r->end || !start_image_pays(s, wanted, 1))
+    if (wanted <= out->rings_from || wanted >= r->end || !leaves_tail(s, r, wanted) || !start_image_pays(s, wanted, 1))
         return;
     const int32_t pages = blocks_for(s, r->end) - out->blocks;
     if (blocks_free(s->blocks) + images_evictable(s->images) < pages + image_units(s->options.geometry)) {
@@ -189,7 +202,7 @@ int32_t start_next_cut(struct sched *s, const struct sched_request *r, int32_t f
         cut = sched_min(cut, r->demand);
     if (interval > 0) {
         const int32_t rung = sched_max(from, r->hit) / interval * interval + interval;
-        if (rung < cut && rung <= r->end && start_image_pays(s, rung, 1))
+        if (rung < cut && rung <= r->end && leaves_tail(s, r, rung) && start_image_pays(s, rung, 1))
             cut = rung;
     }
     return cut <= r->end ? cut : -1;

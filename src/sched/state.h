@@ -2,6 +2,7 @@
 #ifndef QR_SCHED_STATE_H
 #define QR_SCHED_STATE_H
 
+#include "sched/chunk.h"
 #include "sched/queue.h"
 #include "sched/sched.h"
 
@@ -31,6 +32,8 @@ struct sched {
     int32_t block, width;   /* B; rows of a decode span at most */
     int32_t history;        /* tokens that a fresh cursor looks back to */
     int32_t window, layers; /* W; layers whose rings an image holds */
+    int32_t tail;           /* M: rows that a prompt's last chunk must hold; 0 */
+    int32_t own_rings;      /* layers whose rings a resume reads: not those that its prompt's tail makes anew */
     int32_t max_blocks;     /* blocks of a request of max_length */
     int32_t copies_most;
     struct blocks *blocks;
@@ -101,10 +104,10 @@ bool decode_ready(const struct sched *s, const struct sched_request *r);
 int32_t decode_rows(const struct sched_request *r);
 void preempt(struct sched *s, struct sched_request *r);
 
-/* Adds the span [r->next, end) of a running request to the batch being made. */
-void span_add(struct sched *s, struct sched_request *r, int32_t end);
-/* Where the next prefill chunk of a request ends, given what the pass has left; its first row: it waits. */
-int32_t next_chunk(struct sched *s, const struct sched_request *r);
+/* Adds a span of a running request to the batch being made. */
+void span_add(struct sched *s, struct sched_request *r, struct chunk chunk);
+/* The next prefill chunk of a request, given what the pass has left; one that ends at r->next: it waits. */
+struct chunk next_chunk(struct sched *s, const struct sched_request *r);
 
 /* Pins whose batch is over, cancelled requests that nothing holds any more. */
 void settle(struct sched *s);
