@@ -107,6 +107,12 @@ void rows_exact(const struct model_plan *plan, const struct rows_request *r, str
     out->first = max(r->rings_from, wanted); /* a tail may begin below: rows_back_off */
 }
 
+void rows_unfinished(const struct model_plan *plan, struct row_plan *rows)
+{
+    for (int32_t layer = rows_decoder(plan); layer < plan->layers + plan->draft_layers; layer++)
+        rows->layer[layer].query = rows->layer[layer].key = rows->end;
+}
+
 void rows_back_off(const struct model_plan *plan, const struct row_plan *rows, int32_t first, int32_t again,
                    struct row_plan *out)
 {

@@ -48,6 +48,9 @@ int32_t rows_decoder(const struct model_plan *plan);
 /* First row of the decoder's tail in bounded replay: s = end - min(W, end). */
 int32_t rows_tail(const struct model_plan *plan, int32_t end);
 
+/* The forward of a bounded decoder that does not finish its prompt: no decoder layer and no drafter runs a row. */
+void rows_unfinished(const struct model_plan *plan, struct row_plan *rows);
+
 /* The forward of a bounded decoder that finishes a prompt with fewer than W rows behind `again`: it goes back to row
  * `first`, a block boundary, so that the whole tail lies in it (runtime.md 4.6, 7.1). `rows` is the request's plan. */
 void rows_back_off(const struct model_plan *plan, const struct row_plan *rows, int32_t first, int32_t again,

@@ -79,6 +79,8 @@ static struct batch_span prefill_span(struct sched *s, struct sched_request *r, 
     *rows = r->rows;
     if (back_off)
         rows_back_off(s->options.plan, &r->rows, c.first, r->next, rows);
+    else if (s->tail > 0 && c.end < r->end)
+        rows_unfinished(s->options.plan, rows);
     count_prefill(s, r, c, back_off);
     return (struct batch_span){.tokens = r->tokens + c.first,
                                .image_mask = r->image_mask ? r->image_mask + c.first : NULL,

@@ -7,7 +7,12 @@
 
 static struct row_plan exact(const struct model_plan *p, int32_t rings, int32_t cached, int32_t end, int32_t boundary)
 {
-    struct rows_request r = {rings, cached, end, boundary, end - 1, p->config.drafter != QR_DRAFTER_NONE};
+    const struct rows_request r = {.rings_from = rings,
+                                   .cached = cached,
+                                   .end = end,
+                                   .boundary = boundary,
+                                   .first_logits = end - 1,
+                                   .drafting = p->config.drafter != QR_DRAFTER_NONE};
     struct row_plan rows;
     rows_exact(p, &r, &rows);
     return rows;
@@ -111,7 +116,7 @@ static void all_wanted_logits_keep_all_rows(void **state)
 {
     (void)state;
     struct model_plan p = plan_of(V41_FLASH);
-    struct rows_request r = {0, 0, 5000, -1, 0, false};
+    struct rows_request r = {.end = 5000, .boundary = -1};
     struct row_plan rows, every;
     rows_exact(&p, &r, &rows);
     rows_all(&p, 0, 5000, &every);
@@ -121,6 +126,138 @@ static void all_wanted_logits_keep_all_rows(void **state)
         assert_int_equal(rows.layer[l].key, every.layer[l].key);
         assert_int_equal(rows.layer[l].compress, every.layer[l].compress);
     }
+}
+
+/* ---- bounded replay: the tables of runtime.md 7.1 and 7.3 ---- */
+
+static void bounded(const struct model_plan *p, int32_t cached, int32_t end, bool tail, bool rebuild, struct row_plan *out)
+{
+    const struct rows_request r = {.rings_from = rebuild && cached > 128 ? cached - 128 : 0,
+                                   .cached = cached,
+                                   .end = end,
+                                   .boundary = -1,
+                                   .first_logits = end - 1,
+                                   .tail = tail,
+                                   .rebuild = rebuild};
+    rows_exact(p, &r, out);
+}
+
+static void expect_start(const struct layer_start *s, int32_t query, int32_t key, int32_t compress, int32_t low)
+{
+    assert_int_equal(s->query, query);
+    assert_int_equal(s->key, key);
+    assert_int_equal(s->compress, compress);
+    assert_int_equal(s->low, low);
+    assert_int_equal(s->again, 0);
+}
+
+static bool writes(int32_t layer) { return layer == 2 || layer == 8 || layer == 14 || layer == 20; }
+
+static void a_bounded_decoder_runs_one_window(void **state)
+{
+    (void)state;
+    struct model_plan p = plan_of(V41_FLASH);
+    struct row_plan rows;
+    assert_int_equal(rows_decoder(&p), 20);
+    for (int32_t end = 1; end < 3000; end += 199) {
+        const int32_t tail = end > 128 ? end - 128 : 0;
+        bounded(&p, 0, end, true, false, &rows);
+        assert_int_equal(rows.first, 0);
+        for (int32_t l = 0; l < 20; l++)
+            expect_start(&rows.layer[l], 0, 0, writes(l) ? 0 : end, 0);
+        for (int32_t l = 20; l < 39; l++)
+            expect_start(&rows.layer[l], tail, tail, l == 20 ? 0 : end, tail);
+        expect_start(&rows.layer[39], end - 1, tail, end, tail);
+    }
+}
+
+static void a_bounded_hit_rebuilds_one_block(void **state)
+{
+    (void)state;
+    struct model_plan p = plan_of(V41_FLASH);
+    struct row_plan rows;
+    for (int32_t suffix = 1; suffix < 700; suffix += 33) {
+        const int32_t hit = 1280, end = hit + suffix, first = hit - 128;
+        bounded(&p, hit, end, true, true, &rows);
+        assert_int_equal(rows.first, first);
+        for (int32_t l = 0; l < 20; l++)
+            expect_start(&rows.layer[l], first, first, writes(l) ? hit : end, first);
+        for (int32_t l = 20; l < 39; l++)
+            expect_start(&rows.layer[l], end - 128, end - 128, l == 20 ? hit : end, end - 128);
+    }
+    bounded(&p, 128, 200, true, true, &rows); /* from the start of the prompt on, nothing is missing */
+    assert_int_equal(rows.first, 0);
+    expect_start(&rows.layer[2], 0, 0, 128, 0);
+}
+
+/* Each half by itself: what the other half is exact in. */
+static void the_halves_are_bounded_one_by_one(void **state)
+{
+    (void)state;
+    struct model_plan p = plan_of(V41_FLASH);
+    struct row_plan rows, all;
+    bounded(&p, 12800, 12900, true, false, &rows); /* layer 19 completes the tail, and no row before it */
+    assert_int_equal(rows.layer[20].query, 12900 - 128);
+    assert_int_equal(rows.layer[19].query, 12900 - 128);
+    assert_int_equal(rows.layer[19].low, 0);
+    assert_int_equal(rows.first, 12900 - 128 - 20 * 127);
+    bounded(&p, 12800, 12900, false, true, &rows); /* decoder rows as far as there is something below them */
+    bounded(&p, 12800, 12900, false, false, &all);
+    assert_int_equal(rows.first, 12672);
+    for (int32_t l = 20; l < 40; l++) {
+        assert_int_equal(rows.layer[l].query, all.layer[l].query > 12672 ? all.layer[l].query : 12672);
+        assert_int_equal(rows.layer[l].low, 12672);
+    }
+}
+
+static void a_back_off_runs_the_encoder_again_and_keeps_nothing(void **state)
+{
+    (void)state;
+    struct model_plan p = plan_of(V41_FLASH);
+    struct row_plan rows, back;
+    bounded(&p, 0, 1010, true, false, &rows);
+    rows_back_off(&p, &rows, 768, 1001, &back);
+    assert_int_equal(back.first, 768);
+    for (int32_t l = 0; l < 20; l++) {
+        assert_int_equal(back.layer[l].query, 768);
+        assert_int_equal(back.layer[l].key, 768);
+        assert_int_equal(back.layer[l].again, 1001);
+        assert_int_equal(back.layer[l].low, 0); /* of the rows from 1001 on */
+        assert_int_equal(back.layer[l].compress, writes(l) ? 1001 : 1010);
+    }
+    assert_int_equal(back.layer[20].compress, 1001);
+    for (int32_t l = 20; l < 40; l++) {
+        assert_int_equal(back.layer[l].again, 0);
+        assert_int_equal(back.layer[l].key, 1010 - 128);
+    }
+}
+
+static void an_unfinished_prompt_runs_no_decoder_row(void **state)
+{
+    (void)state;
+    struct model_plan p = plan_of(V41_FLASH);
+    struct row_plan rows;
+    bounded(&p, 0, 1010, true, false, &rows);
+    rows_unfinished(&p, &rows);
+    assert_int_equal(rows.layer[19].query, 0);
+    assert_int_equal(rows.layer[20].compress, 0);
+    for (int32_t l = 20; l < p.layers + p.draft_layers; l++) {
+        assert_int_equal(rows.layer[l].query, 1010);
+        assert_int_equal(rows.layer[l].key, 1010);
+    }
+}
+
+static void what_bounded_replay_cannot_cut_is_known(void **state)
+{
+    (void)state;
+    struct model_plan p = plan_of(V4_FLASH);
+    assert_int_equal(rows_decoder(&p), -1);
+    p = plan_of(V41_FLASH);
+    p.layer[25].engram = 1;
+    assert_int_equal(rows_decoder(&p), -1);
+    p = plan_of(V41_FLASH);
+    p.layers = 21; /* the last source is the last layer */
+    assert_int_equal(rows_decoder(&p), -1);
 }
 
 /* ---- a walk along every dependency, for small plans ---- */
@@ -252,6 +389,12 @@ int main(void)
         cmocka_unit_test(boundary_rings_start_at_most_a_block_earlier),
         cmocka_unit_test(a_v4_hit_reruns_all_layers_below_it),
         cmocka_unit_test(all_wanted_logits_keep_all_rows),
+        cmocka_unit_test(a_bounded_decoder_runs_one_window),
+        cmocka_unit_test(a_bounded_hit_rebuilds_one_block),
+        cmocka_unit_test(the_halves_are_bounded_one_by_one),
+        cmocka_unit_test(a_back_off_runs_the_encoder_again_and_keeps_nothing),
+        cmocka_unit_test(an_unfinished_prompt_runs_no_decoder_row),
+        cmocka_unit_test(what_bounded_replay_cannot_cut_is_known),
         cmocka_unit_test(ranges_start_at_the_first_row_that_anything_needs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -266,9 +266,9 @@ static uint8_t *page_row(const struct work *w, int32_t owner, int32_t group, boo
 static int32_t start_of_part(const struct work *w, int32_t value) { return max(value, w->first); }
 
 /* Window keys below this forward's own come from the ring. */
-static void read_window(const struct work *w, int32_t layer, int32_t query, int32_t key)
+static void read_window(const struct work *w, int32_t layer, int32_t query, int32_t key, int32_t low)
 {
-    const int32_t from = max(0, query - w->f->plan.config.sliding_window + 1);
+    const int32_t from = max(low, query - w->f->plan.config.sliding_window + 1);
     for (int32_t p = from; p < min(key, w->end); p++)
         expect(w->f, ring_row(w, layer, p), w->q->chain[p], p, KIND_RING | layer << 8, w->span);
 }
@@ -334,23 +334,27 @@ static void compress(const struct work *w, int32_t layer, int32_t from)
 static int32_t run_layer(const struct work *w, int32_t layer, int32_t have)
 {
     struct fake *f = w->f;
-    const struct layer_start every = {0, 0, 0}, *s = w->span->rows ? &w->span->rows->layer[layer] : &every;
+    const struct layer_start every = {.query = 0}, *s = w->span->rows ? &w->span->rows->layer[layer] : &every;
     const bool owner = f->plan.layer[layer].owns_rows;
     const int32_t query = start_of_part(w, s->query), key = start_of_part(w, s->key);
     const int32_t from = owner ? start_of_part(w, s->compress) : w->end;
+    const int32_t once = start_of_part(w, s->again); /* rows below it are run again, and leave nothing */
     const int32_t input = min(query, min(key, from));
     if (input < w->end && input < have)
         fail_msg("request %llu: layer %d runs from row %d, the layer below gives them from %d",
                  (unsigned long long)w->span->request, layer, input, have);
     f->layer_rows[layer] += max(0, w->end - query);
     f->layer_keys[layer] += max(0, w->end - key);
-    if (query < w->end)
-        read_window(w, layer, query, key);
+    if (once > w->first && (key > w->first || from < once))
+        fail_msg("request %llu: layer %d runs rows %d to %d again, with keys from %d and compressor inputs from %d",
+                 (unsigned long long)w->span->request, layer, w->first, once - 1, key, from);
+    if (max(query, once) < w->end)
+        read_window(w, layer, max(query, once), max(key, once), s->low);
     if (owner && from < w->end)
         compress(w, layer, from);
     if (query < w->end)
         read_groups(w, layer);
-    for (int32_t p = max(key, w->end - f->geometry.ring_rows); p < w->end; p++)
+    for (int32_t p = max(max(key, once), w->end - f->geometry.ring_rows); p < w->end; p++)
         put(ring_row(w, layer, p), chain_at(w, p), p, KIND_RING | layer << 8);
     return query;
 }

@@ -55,6 +55,44 @@ const struct fake_options soak_worlds[SOAK_WORLDS] = {
      .slots = 5,
      .seed = 8,
      .sched = {.max_prefill_rows = -1, .prefix_cache = true, .images = true, .image_interval = 128, .max_rows = 200}},
+    {.config = SPEC_V41,
+     .blocks = 40,
+     .slots = 5,
+     .seed = 9,
+     .fail_every = 400,
+     .sched = {.max_prefill_rows = -1,
+               .prefix_cache = true,
+               .long_prefill_cap = 33,
+               .encoder_replay = REPLAY_BOUNDED,
+               .decoder_replay = REPLAY_BOUNDED}},
+    {.config = SPEC_V41,
+     .blocks = 60,
+     .slots = 4,
+     .seed = 10,
+     .sched = {.max_prefill_rows = 70,
+               .prefix_cache = true,
+               .images = true,
+               .image_interval = 32,
+               .max_rows = 96,
+               .depth = 1,
+               .decoder_replay = REPLAY_BOUNDED}},
+    {.config = SPEC_V41,
+     .blocks = 50,
+     .slots = 5,
+     .seed = 11,
+     .draft_width = 3,
+     .accept_percent = 60,
+     .sched = {.max_prefill_rows = 0,
+               .prefix_cache = true,
+               .images = true,
+               .image_interval = 64,
+               .encoder_replay = REPLAY_OFF,
+               .decoder_replay = REPLAY_BOUNDED}},
+    {.config = SPEC_V41,
+     .blocks = 40,
+     .slots = 5,
+     .seed = 12,
+     .sched = {.max_prefill_rows = -1, .prefix_cache = true, .max_rows = 100, .encoder_replay = REPLAY_BOUNDED}},
 };
 
 enum { FAMILIES = 6, LIVE_MOST = 24 };
@@ -90,7 +128,9 @@ static void submit(struct fake *f, int32_t longest)
     g.room = (int32_t)fake_random(f, 3);
     g.priority = (int32_t)fake_random(f, 3) - 1;
     g.parent = fake_random(f, 2) ? any_live(f) : -1;
-    if (fake_random(f, 2))
+    const bool last_only = f->options.sched.decoder_replay == REPLAY_BOUNDED ||
+                           f->options.sched.encoder_replay == REPLAY_BOUNDED;
+    if (fake_random(f, 2) && !last_only)
         g.first_logits = (int32_t)fake_random(f, (uint32_t)count);
     fake_submit(f, &g);
 }
