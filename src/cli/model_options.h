@@ -109,13 +109,15 @@ struct model_options {
      .help = "rows of a step; default 2048", .least = 1, .most = 1 << 20},                                             \
     CACHE_OPTIONS(m),                                                                                                  \
     {.name = "decoder-replay", .kind = OPTION_CHOICE, .target = &(m).decoder_replay, .value = "exact|bounded|off",     \
-     .help = "layers behind the last KV source run the rows that later results need (default), or every row"},         \
+     .help = "layers behind the last KV source run the rows that later results need (default), the last window alone, which " \
+             "is an approximation, or every row"},                                                                     \
     {.name = "decoder-swa-bounded-replay", .kind = OPTION_SET, .target = &(m).decoder_replay, .value = "bounded",      \
      .help = "--decoder-replay bounded"},                                                                              \
     {.name = "no-decoder-swa-bounded-replay", .kind = OPTION_SET, .target = &(m).decoder_replay, .value = "off",       \
      .help = "--decoder-replay off"},                                                                                  \
     {.name = "encoder-replay", .kind = OPTION_CHOICE, .target = &(m).encoder_replay, .value = "exact|bounded|off",     \
-     .help = "start from any cached page (default), or from state images only"},                                       \
+     .help = "start from any cached page (default), the same from one block below it, which is an approximation, or "  \
+             "from state images only"},                                                                                \
     {.name = "encoder-swa-bounded-replay", .kind = OPTION_SET, .target = &(m).encoder_replay, .value = "bounded",      \
      .help = "--encoder-replay bounded"},                                                                              \
     {.name = "no-encoder-swa-bounded-replay", .kind = OPTION_SET, .target = &(m).encoder_replay, .value = "off",       \
@@ -123,7 +125,7 @@ struct model_options {
     {.name = "no-prefix-caching", .kind = OPTION_FLAG, .target = &(m).no_prefix_caching,                               \
      .help = "compute every prompt from its first token"},                                                             \
     {.name = "prefix-provenance", .kind = OPTION_CHOICE, .target = &(m).prefix_provenance, .value = "exact-only|any",  \
-     .help = "which cached pages may be used; default: those that a cold run would have made"},                        \
+     .help = "which cached pages may be used; default: those that a cold run would have made, and under bounded replay its own"}, \
     {.name = "state-checkpoint-interval-tokens", .kind = OPTION_INT, .target = &(m).image_interval, .value = "N",      \
      .help = "tokens between state images inside a prompt; 0: none; default 8192", .least = 0, .most = 2147483647},    \
     {.name = "max-prefill-tokens-per-step", .kind = OPTION_INT, .target = &(m).max_prefill_rows, .value = "N",         \

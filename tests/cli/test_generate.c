@@ -267,9 +267,9 @@ static void broken_rules_are_told_together_before_loading(void **state)
 {
     (void)state;
     struct ran r = QUIRE_INPUT("", GENERATE, "--tp", "2", "--encoder-swa-bounded-replay", "--enable-dp-attention",
-                               "--long-prefill-cap", "5", "--method", "mtp");
+                               "--long-prefill-cap", "5", "--method", "mtp", "--max-num-batched-tokens", "256");
     assert_status(&r, 3);
-    static const char *const rules[] = {"E24 tp is 2: tensor parallelism is not built", "E27", "E16", "E30", "E08"};
+    static const char *const rules[] = {"E24 tp is 2: tensor parallelism is not built", "E29", "E16", "E30", "E08"};
     for (int i = 0; i < 5; i++)
         assert_says(r.err, rules[i]);
     ran_free(&r);

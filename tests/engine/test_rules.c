@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include "engine/rules.h"
+#include "ops/device.h"
 #include "support/engines.h"
+#include "support/models.h"
 #include "support/scratch.h"
 #include "support/support.h"
 
@@ -85,9 +87,16 @@ static void each_rule_of_replay_and_chunks_is_refused_by_its_id(void **state)
     refused("tests/data/config/v41-flash.json", &o, "E04");
     o = plain();
     o.decoder_replay = "bounded";
-    refused(V41, &o, "E27");
+    passed(V41, &o);
     refused(V4, &o, "E26");
+    o.encoder_replay = "bounded";
+    passed(V41, &o);
+    o.max_num_batched_tokens = 257;
+    passed(V41, &o);
     o.max_num_batched_tokens = 256;
+    refused(V41, &o, "E29");
+    o.max_num_batched_tokens = 0;
+    o.attn_prefill_chunk_size = 256;
     refused(V41, &o, "E29");
     o = plain();
     o.long_prefill_cap = 127;
@@ -106,6 +115,25 @@ static void each_rule_of_replay_and_chunks_is_refused_by_its_id(void **state)
     passed(V4, &o);
     o.prefix_provenance = "some";
     refused(V4, &o, "exact-only or any");
+}
+
+/* No device of ours does; the rule stands for one that will. */
+static void a_device_that_reads_whole_windows_refuses_bounded_replay(void **state)
+{
+    (void)state;
+    const struct model_plan plan = plan_of("tests/data/config/v41-flash.json");
+    struct rule_list list = {.used = 0};
+    struct rule_facts facts = {.block = 128, .rows = 2048, .clamps = true};
+    qr_engine_options o = plain();
+    o.decoder_replay = "bounded";
+    rules_engine(&plan, &o, &facts, &list);
+    assert_int_equal(list.count, 0);
+    facts.clamps = false;
+    rules_engine(&plan, &o, &facts, &list);
+    assert_int_equal(list.count, 1);
+    assert_non_null(strstr(list.text, "E27"));
+    assert_true(backend_clamps_windows("cpu-reference") && backend_clamps_windows("cuda:1"));
+    assert_false(backend_clamps_windows("abacus"));
 }
 
 static void each_feature_that_is_not_built_is_refused_by_its_id(void **state)
@@ -148,7 +176,7 @@ static void all_broken_rules_are_told_at_once(void **state)
 {
     (void)state;
     static const char *const flags[] = {"tp", "2", "enable-eplb", "on"};
-    static const char *const rules[] = {"E02", "E03", "E05", "E06", "E04", "E27", "E30", "E24", "E21"};
+    static const char *const rules[] = {"E02", "E03", "E05", "E06", "E04", "E29", "E30", "E24", "E21"};
     char *folder = config_alone(V41);
     qr_engine_options o = plain();
     qr_plan_bytes plan;
@@ -157,6 +185,7 @@ static void all_broken_rules_are_told_at_once(void **state)
     o.kv_cache_dtype = "int3";
     o.index_cache_dtype = "int8";
     o.encoder_replay = "bounded";
+    o.max_num_batched_tokens = 60;
     o.long_prefill_cap = 5;
     o.flags = flags;
     o.flag_count = 2;
@@ -172,6 +201,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_rule_of_the_pools_is_refused_by_its_id),
         cmocka_unit_test(each_rule_of_replay_and_chunks_is_refused_by_its_id),
+        cmocka_unit_test(a_device_that_reads_whole_windows_refuses_bounded_replay),
         cmocka_unit_test(each_feature_that_is_not_built_is_refused_by_its_id),
         cmocka_unit_test(a_flag_that_asks_for_nothing_new_is_taken),
         cmocka_unit_test(all_broken_rules_are_told_at_once),

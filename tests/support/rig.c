@@ -29,6 +29,8 @@ void rig_open(struct rig *r, const struct rig_options *o)
     struct geometry_options g = geometry_defaults(&r->plan);
     if (r->plan.max_ratio <= 2)
         g.block_tokens = 32;
+    if (o->block)
+        g.block_tokens = o->block;
     g.draft_width = o->draft_width;
     if (o->formats) {
         g.main_format = o->main_format;

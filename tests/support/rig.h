@@ -14,6 +14,7 @@ struct rig_options {
     enum qr_profile profile;
     int32_t draft_width, draft_rows; /* draft_rows: of a draft pass; 0: none is possible */
     int64_t blocks, slots;
+    int32_t block; /* tokens a PAGE; 0: 32, of V4 128 */
     int32_t max_rows, max_requests, max_positions; /* 0: 256, 4, 1024 */
 };
 
@@ -37,7 +38,6 @@ struct rig_request {
     float *logits;   /* owned: [count][vocab] */
 };
 
-/* Blocks of 32 tokens, of 128 for V4. */
 void rig_open(struct rig *r, const struct rig_options *options);
 void rig_close(struct rig *r);
 
