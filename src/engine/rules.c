@@ -135,10 +135,10 @@ static bool bounded(const char *which, const char *word, struct rule_list *list)
 }
 
 /* Rows that one request's chunk can have in a step at most. */
-static int32_t chunk_rows(const qr_engine_options *o, int32_t rows)
+static int32_t chunk_rows(const qr_engine_options *o, const struct rule_facts *facts)
 {
-    const int32_t others = o->max_num_seqs > 1 ? o->max_num_seqs - 1 : 0; /* each may have a decode row beside it */
-    int32_t most = rows - others;
+    const int32_t others = o->max_num_seqs > 1 ? o->max_num_seqs - 1 : 0; /* all may decode beside it */
+    int32_t most = facts->rows - others * facts->width;
     if (o->attn_prefill_chunk_size > 0 && o->attn_prefill_chunk_size < most)
         most = o->attn_prefill_chunk_size;
     if (o->max_prefill_tokens_per_step > 0 && o->max_prefill_tokens_per_step < most)
@@ -149,7 +149,7 @@ static int32_t chunk_rows(const qr_engine_options *o, int32_t rows)
 static void rules_bounded(const struct model_plan *plan, const qr_engine_options *o, const struct rule_facts *facts,
                           struct rule_list *list)
 {
-    const int32_t rows = chunk_rows(o, facts->rows);
+    const int32_t rows = chunk_rows(o, facts);
     if (plan->config.n_kv_sources == 0)
         rule_broken(list, "E26 bounded replay of a model without a KV source: nothing to cut");
     else if (rows_decoder(plan) < 0)

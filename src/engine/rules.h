@@ -26,6 +26,7 @@ struct rule_facts {
     int32_t block;  /* tokens a PAGE */
     int32_t length; /* tokens of a request; 0: not known yet */
     int32_t rows;   /* of a step, at most */
+    int32_t width;  /* rows of a request that decodes, at most */
     bool clamps;    /* backend_clamps_windows */
 };
 /* E04, E26, E27, E29, E30, E36 and words that are no mode. `o` with its defaults. */

@@ -285,6 +285,7 @@ static void check_engine(const struct model_plan *plan, const struct engine_plac
         .block = o->block_size ? o->block_size : geometry_defaults(plan).block_tokens,
         .length = size->bytes.max_model_len ? size->bytes.max_model_len : o->max_model_len,
         .rows = o->max_num_batched_tokens,
+        .width = size->drafts.limit + 1,
         .clamps = backend_clamps_windows(place->device)};
     rules_features(o, broken);
     rules_engine(plan, o, &facts, broken);

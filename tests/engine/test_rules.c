@@ -123,7 +123,7 @@ static void a_device_that_reads_whole_windows_refuses_bounded_replay(void **stat
     (void)state;
     const struct model_plan plan = plan_of("tests/data/config/v41-flash.json");
     struct rule_list list = {.used = 0};
-    struct rule_facts facts = {.block = 128, .rows = 2048, .clamps = true};
+    struct rule_facts facts = {.block = 128, .rows = 2048, .width = 1, .clamps = true};
     qr_engine_options o = plain();
     o.decoder_replay = "bounded";
     rules_engine(&plan, &o, &facts, &list);

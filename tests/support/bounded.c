@@ -28,12 +28,6 @@ struct bench {
     uint64_t ids;
 };
 
-static void must(qr_status st, const qr_error *err)
-{
-    if (st != QR_OK)
-        fail_msg("%s", err->message);
-}
-
 static int32_t max(int32_t a, int32_t b) { return a > b ? a : b; }
 static int32_t min(int32_t a, int32_t b) { return a < b ? a : b; }
 
