@@ -102,12 +102,24 @@ static bool listens(const struct sched_request *r, uint64_t step)
     return false;
 }
 
+/* The ranges that follow from the request, where the chunk lies and, of a bounded decoder, whether it had to go back. */
+static bool ranges_follow(const struct sched *s, const struct batch_span *span, const struct sched_request *r)
+{
+    const int32_t again = s->tail > 0 ? span->rows->layer[0].again : 0;
+    const struct chunk chunk = {span->first_position, span->first_position + span->count};
+    struct row_plan wanted;
+    span_ranges(s, r, chunk, again, &wanted);
+    return memcmp(span->rows, &wanted, sizeof wanted) == 0 && span->write_from == sched_max(r->hit, again) &&
+           (again == 0 || (chunk.end == r->end && again > chunk.first && r->end - again < s->tail));
+}
+
 /* A chunk's ranges are its request's, however the prompt is cut (I6). Whether a step runs the head and draws follows from
  * its record alone, so that every rank would do the same (I7). */
-static qr_status check_span(const struct batch_span *span, const struct sched_request *r, qr_error *err)
+static qr_status check_span(const struct sched *s, const struct batch_span *span, const struct sched_request *r,
+                            qr_error *err)
 {
     const bool draws = span->logits_from < span->count, ends = span->first_position + span->count >= r->end;
-    if (span->rows && (memcmp(span->rows, &r->rows, sizeof r->rows) != 0 || span->write_from != r->hit))
+    if (span->rows && !ranges_follow(s, span, r))
         return broken(err, "I6", r, "has a chunk in flight with ranges of its own");
     if (span->final != ends || (span->final && !draws))
         return broken(err, "I7", r, "has a span in flight that does not say whether it is the last");
@@ -121,7 +133,7 @@ static qr_status check_batches(const struct sched *s, qr_error *err)
         const struct out_batch *o = &s->ring[(s->ring_first + i) % (s->options.depth + 1)];
         for (int32_t b = 0; st == QR_OK && b < o->batch.count; b++)
             if (listens(o->request[b], o->batch.step))
-                st = check_span(&o->batch.spans[b], o->request[b], err);
+                st = check_span(s, &o->batch.spans[b], o->request[b], err);
     }
     return st;
 }

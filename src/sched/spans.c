@@ -59,6 +59,16 @@ static void place_cursor(const struct sched *s, struct sched_request *r, struct 
     span->before_mask = r->image_mask ? r->image_mask + from : NULL;
 }
 
+void span_ranges(const struct sched *s, const struct sched_request *r, struct chunk chunk, int32_t again,
+                 struct row_plan *out)
+{
+    *out = r->rows;
+    if (again > 0)
+        rows_back_off(s->options.plan, &r->rows, chunk.first, again, out);
+    else if (s->tail > 0 && chunk.end < r->end)
+        rows_unfinished(s->options.plan, out);
+}
+
 static void count_prefill(struct sched *s, struct sched_request *r, struct chunk c, bool back_off)
 {
     const int32_t rerun = sched_max(0, sched_min(c.end, r->hit) - (back_off ? r->next : c.first));
@@ -76,11 +86,7 @@ static struct batch_span prefill_span(struct sched *s, struct sched_request *r, 
     const int32_t count = c.end - c.first, wanted = sched_min(r->first_logits, r->end - 1) - c.first;
     const bool back_off = c.first < r->next - r->below;
     struct row_plan *rows = &s->making->rows[s->making->batch.count];
-    *rows = r->rows;
-    if (back_off)
-        rows_back_off(s->options.plan, &r->rows, c.first, r->next, rows);
-    else if (s->tail > 0 && c.end < r->end)
-        rows_unfinished(s->options.plan, rows);
+    span_ranges(s, r, c, back_off ? r->next : 0, rows);
     count_prefill(s, r, c, back_off);
     return (struct batch_span){.tokens = r->tokens + c.first,
                                .image_mask = r->image_mask ? r->image_mask + c.first : NULL,

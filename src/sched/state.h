@@ -106,6 +106,9 @@ void preempt(struct sched *s, struct sched_request *r);
 
 /* Adds a span of a running request to the batch being made. */
 void span_add(struct sched *s, struct sched_request *r, struct chunk chunk);
+/* The ranges of a chunk of it that ends at `end`; `again`: C of a back-off from row `first` on, 0: none. */
+void span_ranges(const struct sched *s, const struct sched_request *r, struct chunk chunk, int32_t again,
+                 struct row_plan *out);
 /* The next prefill chunk of a request, given what the pass has left; one that ends at r->next: it waits. */
 struct chunk next_chunk(struct sched *s, const struct sched_request *r);
 
