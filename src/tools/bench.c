@@ -23,6 +23,7 @@ struct bench_options {
     struct bench_step step;
     const char *op, *in; /* op */
     bool has_batch, has_rows, has_tokens, has_chunk, has_context, has_steps;
+    bool replay; /* prefill */
 };
 
 /* ---- memory ---- */
@@ -221,6 +222,9 @@ static qr_status bench_prefill(const struct bench_options *o, qr_error *err)
 {
     struct bench_step step = o->step;
     step.prefill = true;
+    if (o->replay)
+        return bench_replay_run(&step.model, o->has_tokens ? step.tokens : 32768, o->has_chunk ? step.chunk : 2048, step.json,
+                                err);
     return bench_step_run(&step, err);
 }
 
@@ -249,7 +253,7 @@ static const struct bench_what {
     {"text", bench_text, " model ", false},
     {"load", bench_load, " model ", false},
     {"decode", bench_decode, " model batch rows mtp context steps ", false},
-    {"prefill", bench_prefill, " model tokens chunk context ", false},
+    {"prefill", bench_prefill, " model tokens chunk context replay ", false},
     {"serve", bench_serve, " model batch tokens ", false},
     {"rows", bench_rows, " model tokens ", false},
 };
@@ -276,7 +280,7 @@ static int check_options(const struct command_line *line, const struct bench_wha
         const char *name;
         bool given;
     } some[] = {{"model", o->step.model.model}, {"in", o->in}, {"batch", o->has_batch}, {"rows", o->has_rows}, {"mtp", o->step.mtp}, {"tokens", o->has_tokens},
-                {"chunk", o->has_chunk}, {"context", o->has_context}, {"steps", o->has_steps}};
+                {"chunk", o->has_chunk}, {"replay", o->replay}, {"context", o->has_context}, {"steps", o->has_steps}};
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
         char word[16];
         snprintf(word, sizeof word, " %s ", some[i].name);
@@ -285,6 +289,8 @@ static int check_options(const struct command_line *line, const struct bench_wha
     }
     if (o->step.mtp && o->has_rows && o->step.rows != 2)
         return options_wrong(line, "--rows is %d, wanted 2 with --mtp", o->step.rows);
+    if (o->replay && o->has_context)
+        return options_wrong(line, "--context says nothing to prefill --replay");
     if (o->op && !what->of_file)
         return options_wrong(line, "argument \"%s\" is one too many", o->op);
     if (what->of_file ? !o->in : !o->step.model.model && what->run != bench_memory)
@@ -308,9 +314,11 @@ int tool_bench(int argc, char **argv)
         {.name = "mtp", .kind = OPTION_FLAG, .target = &o.step.mtp,
          .help = "decode: two rows of each request, and two of the MTP layer behind them"},
         {.name = "tokens", .kind = OPTION_INT, .target = &o.step.tokens, .given = &o.has_tokens, .value = "N",
-         .help = "prefill, serve: tokens of the prompt, default 512; rows: of the longest, default 32768", .least = 1, .most = 1 << 20},
+         .help = "prefill, serve: tokens of the prompt, default 512; rows, prefill --replay: of the longest, default 32768", .least = 1, .most = 1 << 20},
+        {.name = "replay", .kind = OPTION_FLAG, .target = &o.replay,
+         .help = "prefill: prompts of 1,024 tokens and doubled up to --tokens under each mode of decoder replay"},
         {.name = "chunk", .kind = OPTION_INT, .target = &o.step.chunk, .given = &o.has_chunk, .value = "N",
-         .help = "prefill: rows a step; default: the whole prompt", .least = 1, .most = 1 << 20},
+         .help = "prefill: rows a step; default: the whole prompt, with --replay 2048", .least = 1, .most = 1 << 20},
         {.name = "context", .kind = OPTION_INT, .target = &o.step.context, .given = &o.has_context, .value = "N",
          .help = "decode, prefill: tokens cached before the first step; default 0", .least = 0, .most = 1 << 20},
         {.name = "steps", .kind = OPTION_INT, .target = &o.step.steps, .given = &o.has_steps, .value = "N", .help = "decode: steps timed, op: calls; default 8",

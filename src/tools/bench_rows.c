@@ -4,16 +4,32 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "cli/plural.h"
 #include "cli/print_json.h"
-#include "plan/rows.h"
+#include "tools/bench_timer.h"
 
 enum { SHORTEST = 1024, KINDS = ATTEND_HCA + 1 };
 
 /* Of a prompt: rows that pass through layers of each kind, and multiplications and additions. The LM head, which runs on
- * one row either way, is left out. */
+ * one row in every mode, is left out. */
 struct cost {
     int64_t rows[KINDS], total;
     double operations;
+};
+
+/* A prompt in each mode of decoder replay that the model has. */
+struct prompt_costs {
+    int32_t tokens;
+    bool has[BENCH_MODES];
+    struct cost cost[BENCH_MODES];
+    double seconds[BENCH_MODES]; /* of a timed run */
+};
+
+/* How the prompts are measured. */
+struct table {
+    const struct model_plan *plan;
+    struct bench_timer *timer; /* NULL: not timed */
+    int longest;
 };
 
 /* ---- operations ---- */
@@ -80,61 +96,102 @@ static struct cost cost_of(const struct model_plan *plan, const struct row_plan 
     return cost;
 }
 
+/* ---- modes ---- */
+
+static const char *const mode_names[BENCH_MODES] = {"off", "exact", "bounded"};
+
+bool bench_mode_rows(const struct model_plan *plan, enum bench_mode mode, int32_t tokens, struct row_plan *out)
+{
+    const struct rows_request request = {
+        .end = tokens, .boundary = -1, .first_logits = tokens - 1, .tail = mode == BENCH_BOUNDED};
+    if (mode == BENCH_BOUNDED && rows_decoder(plan) < 0)
+        return false;
+    if (mode == BENCH_OFF)
+        rows_all(plan, 0, tokens, out);
+    else
+        rows_exact(plan, &request, out);
+    return true;
+}
+
+static qr_status measure(const struct table *t, int32_t tokens, struct prompt_costs *out, qr_error *err)
+{
+    *out = (struct prompt_costs){.tokens = tokens};
+    for (int mode = 0; mode < BENCH_MODES; mode++) {
+        struct row_plan rows;
+        out->has[mode] = bench_mode_rows(t->plan, (enum bench_mode)mode, tokens, &rows);
+        if (!out->has[mode])
+            continue;
+        out->cost[mode] = cost_of(t->plan, &rows);
+        if (t->timer)
+            TRY(bench_timer_run(t->timer, (enum bench_mode)mode, tokens, &out->seconds[mode], err));
+    }
+    return QR_OK;
+}
+
 /* ---- the table ---- */
 
-/* What a prompt costs with exact trimming, and with every layer on every row. */
-struct saving {
-    int32_t tokens;
-    struct cost exact, off;
-};
-
-static struct saving saving_of(const struct model_plan *plan, int32_t tokens)
+static double rows_part(const struct prompt_costs *p, int mode)
 {
-    const struct rows_request request = {.end = tokens, .boundary = -1, .first_logits = tokens - 1};
-    struct saving s = {.tokens = tokens};
-    struct row_plan rows;
-    rows_exact(plan, &request, &rows);
-    s.exact = cost_of(plan, &rows);
-    rows_all(plan, 0, tokens, &rows);
-    s.off = cost_of(plan, &rows);
-    return s;
+    return (double)p->cost[mode].total / (double)p->cost[BENCH_OFF].total;
 }
 
-static double part(const struct saving *s) { return (double)s->exact.total / (double)s->off.total; }
-static double work(const struct saving *s) { return s->exact.operations / s->off.operations; }
-
-static void print_saving(const struct saving *s)
+static double flops_part(const struct prompt_costs *p, int mode)
 {
-    printf("%7d tokens: %12lld of %12lld rows times layers (%.4f), %10.4g of %10.4g FLOPs (%.4f)\n", s->tokens,
-           (long long)s->exact.total, (long long)s->off.total, part(s), s->exact.operations, s->off.operations, work(s));
+    return p->cost[mode].operations / p->cost[BENCH_OFF].operations;
+}
+
+static void print_prompt(const struct table *t, const struct prompt_costs *p)
+{
+    printf("%d token%s:\n  %-8s %14s %8s %12s %8s", p->tokens, plural(p->tokens), "replay", "rows x layers", "part", "FLOPs",
+           "part");
+    if (t->timer)
+        printf(" %10s %8s", "seconds", "part");
     for (int kind = 0; kind < KINDS; kind++)
-        if (s->off.rows[kind])
-            printf("  %-10s %12lld of %12lld\n", attend_name((enum attend)kind), (long long)s->exact.rows[kind],
-                   (long long)s->off.rows[kind]);
+        if (p->cost[BENCH_OFF].rows[kind])
+            printf(" %12s", attend_name((enum attend)kind));
+    putchar('\n');
+    for (int mode = 0; mode < BENCH_MODES; mode++) {
+        const struct cost *c = &p->cost[mode];
+        if (!p->has[mode])
+            continue;
+        printf("  %-8s %14lld %8.4f %12.5g %8.4f", mode_names[mode], (long long)c->total, rows_part(p, mode), c->operations,
+               flops_part(p, mode));
+        if (t->timer)
+            printf(" %10.3f %8.4f", p->seconds[mode], p->seconds[mode] / p->seconds[BENCH_OFF]);
+        for (int kind = 0; kind < KINDS; kind++)
+            if (p->cost[BENCH_OFF].rows[kind])
+                printf(" %12lld", (long long)c->rows[kind]);
+        putchar('\n');
+    }
 }
 
-static void write_saving(struct json_writer *w, const struct saving *s)
+static void write_mode(struct json_writer *w, const struct table *t, const struct prompt_costs *p, int mode)
 {
+    const struct cost *c = &p->cost[mode];
+    json_w_key(w, mode_names[mode]);
     json_w_object(w);
-    json_w_member_int(w, "tokens", s->tokens);
-    json_w_member_int(w, "rows", s->exact.total);
-    json_w_member_int(w, "rows_off", s->off.total);
-    json_w_member_number(w, "flops", s->exact.operations);
-    json_w_member_number(w, "flops_off", s->off.operations);
-    json_w_member_number(w, "rows_part", part(s));
-    json_w_member_number(w, "flops_part", work(s));
+    json_w_member_int(w, "rows", c->total);
+    json_w_member_number(w, "rows_part", rows_part(p, mode));
+    json_w_member_number(w, "flops", c->operations);
+    json_w_member_number(w, "flops_part", flops_part(p, mode));
+    if (t->timer)
+        json_w_member_number(w, "seconds", p->seconds[mode]);
     json_w_key(w, "by_kind");
     json_w_object(w);
-    for (int kind = 0; kind < KINDS; kind++) {
-        if (s->off.rows[kind] == 0)
-            continue;
-        json_w_key(w, attend_name((enum attend)kind));
-        json_w_array(w);
-        json_w_int(w, s->exact.rows[kind]);
-        json_w_int(w, s->off.rows[kind]);
-        json_w_end_array(w);
-    }
+    for (int kind = 0; kind < KINDS; kind++)
+        if (p->cost[BENCH_OFF].rows[kind])
+            json_w_member_int(w, attend_name((enum attend)kind), c->rows[kind]);
     json_w_end_object(w);
+    json_w_end_object(w);
+}
+
+static void write_prompt(struct json_writer *w, const struct table *t, const struct prompt_costs *p)
+{
+    json_w_object(w);
+    json_w_member_int(w, "tokens", p->tokens);
+    for (int mode = 0; mode < BENCH_MODES; mode++)
+        if (p->has[mode])
+            write_mode(w, t, p, mode);
     json_w_end_object(w);
 }
 
@@ -144,30 +201,58 @@ static int64_t longer(int64_t tokens, int longest)
     return tokens < longest && 2 * tokens > longest ? longest : 2 * tokens;
 }
 
-static void print_table(const struct model_plan *plan, int longest)
+/* The widest part of what grows with the square of a prompt: without it FLOPs say little. */
+static void write_indexer(struct json_writer *w, const struct qr_config *c)
 {
-    for (int64_t tokens = longest < SHORTEST ? longest : SHORTEST; tokens <= longest; tokens = longer(tokens, longest)) {
-        const struct saving s = saving_of(plan, (int32_t)tokens);
-        print_saving(&s);
-    }
+    json_w_member_int(w, "index_heads", c->index_n_heads);
+    json_w_member_int(w, "index_head_dim", c->index_head_dim);
 }
 
-static qr_status print_table_json(const struct model_plan *plan, int longest, qr_error *err)
+/* `w` NULL: lines for people, as each comes. */
+static qr_status run_table(const struct table *t, struct json_writer *w, qr_error *err)
+{
+    qr_status st = QR_OK;
+    int64_t tokens = t->longest < SHORTEST ? t->longest : SHORTEST;
+    for (; st == QR_OK && tokens <= t->longest; tokens = longer(tokens, t->longest)) {
+        struct prompt_costs p;
+        st = measure(t, (int32_t)tokens, &p, err);
+        if (st == QR_OK && w)
+            write_prompt(w, t, &p);
+        else if (st == QR_OK)
+            print_prompt(t, &p);
+    }
+    return st;
+}
+
+static qr_status run_table_json(const struct table *t, qr_error *err)
 {
     struct json_writer *w = json_writer_open(false);
     if (!w)
         return qr_fail(err, QR_NO_MEMORY, "no memory for the figures");
     json_w_object(w);
-    json_w_member_string(w, "what", "rows");
+    json_w_member_string(w, "what", t->timer ? "prefill" : "rows");
+    if (t->timer)
+        json_w_member_string(w, "backend", bench_timer_backend(t->timer));
+    write_indexer(w, &t->plan->config);
     json_w_key(w, "prompts");
     json_w_array(w);
-    for (int64_t tokens = longest < SHORTEST ? longest : SHORTEST; tokens <= longest; tokens = longer(tokens, longest)) {
-        const struct saving s = saving_of(plan, (int32_t)tokens);
-        write_saving(w, &s);
-    }
+    qr_status st = run_table(t, w, err);
     json_w_end_array(w);
     json_w_end_object(w);
-    return print_json(w, err);
+    if (st == QR_OK)
+        return print_json(w, err);
+    json_writer_close(w);
+    return st;
+}
+
+static qr_status run(const struct table *t, bool json, qr_error *err)
+{
+    const struct qr_config *c = &t->plan->config;
+    if (json)
+        return run_table_json(t, err);
+    printf("rows of all layers but the LM head's; index keys are scored by %d head%s of %d\n", c->index_n_heads,
+           plural(c->index_n_heads), c->index_head_dim);
+    return run_table(t, NULL, err);
 }
 
 qr_status bench_rows_run(const char *dir, int longest, bool json, qr_error *err)
@@ -179,9 +264,18 @@ qr_status bench_rows_run(const char *dir, int longest, bool json, qr_error *err)
     qr_free(path);
     if (st == QR_OK)
         st = plan_make(&config, config.stored_w8a8 ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE, &plan, err);
-    if (st == QR_OK && json)
-        return print_table_json(&plan, longest, err);
-    if (st == QR_OK)
-        print_table(&plan, longest);
+    const struct table t = {.plan = &plan, .longest = longest};
+    return st == QR_OK ? run(&t, json, err) : st;
+}
+
+qr_status bench_replay_run(const struct model_options *model, int longest, int chunk, bool json, qr_error *err)
+{
+    struct bench_timer *timer;
+    qr_status st = bench_timer_open(model, longest, chunk, &timer, err);
+    if (st != QR_OK)
+        return st;
+    const struct table t = {.plan = bench_timer_plan(timer), .timer = timer, .longest = longest};
+    st = run(&t, json, err);
+    bench_timer_close(timer);
     return st;
 }

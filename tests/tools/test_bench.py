@@ -11,6 +11,7 @@ import unittest
 
 QUIRE = os.environ["QUIRE_PROGRAM"]
 MODELS = os.path.join(os.environ["QUIRE_SOURCE"], "models")
+NARROW = os.path.join(os.environ["QUIRE_SOURCE"], "tests", "data", "config", "narrow-v41.json")
 OPERATOR = os.path.join(os.environ["QUIRE_SOURCE"], "tests", "golden", "ops4", "02-rmsnorm-both-a.safetensors")
 
 
@@ -67,7 +68,7 @@ class Bench(unittest.TestCase):
         small = ["--kv-ram-bytes", "50000000"]
         for line in (["memory", "--json"], ["load", *model, *small], ["rows", *model], ["rows", *model, "--tokens", "5"],
                      ["serve", *model, *small, "--tokens", "64", "--batch", "2"], ["prefill", *model, "--tokens", "9"],
-                     ["op", "--in", OPERATOR, "--json"]):
+                     ["prefill", *model, "--replay", "--tokens", "70", "--chunk", "300"], ["op", "--in", OPERATOR, "--json"]):
             status, out, err = bench(*line)
             self.assertEqual(status, 0, err)
             self.assertIsInstance(json.loads(out), dict, line)
@@ -78,6 +79,37 @@ class Bench(unittest.TestCase):
             self.assertEqual(status, 0, err)
             self.assertEqual([p["tokens"] for p in json.loads(out)["prompts"]], lengths)
         self.assertIn("32768 tokens:", bench("rows", "--model", f"{MODELS}/tiny-v41")[1])
+
+    def test_a_long_prompt_runs_half_of_its_rows(self):
+        # 40 layers and a window of 128, as released; of the width one in 40
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copy(NARROW, os.path.join(folder, "config.json"))
+            status, out, err = bench("rows", "--model", folder, "--json")
+            self.assertEqual(status, 0, err)
+            prompts = json.loads(out)["prompts"]
+            self.assertEqual([p["tokens"] for p in prompts], [1024 << i for i in range(6)])
+            longest = prompts[-1]
+            self.assertEqual(longest["off"]["rows"], 40 * 32768)
+            self.assertEqual(longest["exact"]["rows"], 20 * 32768 + 24150)
+            self.assertEqual(longest["bounded"]["rows"], 20 * 32768 + 19 * 128 + 1)
+            self.assertLessEqual(longest["exact"]["rows_part"], 0.53)
+            self.assertLessEqual(longest["exact"]["flops_part"], 0.53)
+            for mode in ("off", "exact", "bounded"):
+                self.assertEqual(sum(longest[mode]["by_kind"].values()), longest[mode]["rows"])
+
+    def test_a_prompt_is_timed_in_each_mode_that_the_model_has(self):
+        for model, modes in (("tiny-v41", {"off", "exact", "bounded"}), ("tiny-v4", {"off", "exact"})):
+            status, out, err = bench("prefill", "--replay", "--model", f"{MODELS}/{model}", "--tokens", "200", "--chunk", "300",
+                                     "--json")
+            self.assertEqual((status, err), (0, ""))
+            prompt, = json.loads(out)["prompts"]
+            self.assertEqual(set(prompt) - {"tokens"}, modes)
+            for mode in modes:
+                self.assertGreater(prompt[mode]["seconds"], 0)
+        # chunks of bounded replay go back a block, which a smaller step could not
+        status, out, err = bench("prefill", "--replay", "--model", f"{MODELS}/tiny-v41", "--tokens", "300", "--chunk", "257")
+        self.assertEqual((status, err), (0, ""))
+        self.assertIn("bounded", out)
 
     def test_one_stream_is_one(self):
         status, out, err = bench("serve", "--model", f"{MODELS}/tiny-v41", "--kv-ram-bytes", "50000000", "--tokens", "64",
@@ -97,6 +129,8 @@ class Bench(unittest.TestCase):
                            (["opp"], "the nearest is op"),
                            (["op"], "--in FILE is missing"),
                            (["memory", "--chunk", "5"], "--chunk says nothing to memory"),
+                           (["rows", *model, "--replay"], "--replay says nothing to rows"),
+                           (["prefill", *model, "--replay", "--context", "5"], "--context says nothing to prefill --replay"),
                            (["rows", *model, "--in", "x"], "--in says nothing to rows"),
                            (["decode", *model, "--mtp", "--rows", "4"], "--rows is 4, wanted 2 with --mtp"),
                            (["op", "--in", "x", *model], "--model says nothing to op"),
