@@ -8,7 +8,7 @@
 #include "base/jsonl.h"
 #include "base/status.h"
 #include "cli/commands.h"
-#include "cli/loaded.h"
+#include "cli/drift.h"
 #include "cli/plural.h"
 
 /* Positions in buckets of growing width: 1, 2-3, 4-7, ... so that short and long contexts are told apart. */
@@ -23,6 +23,12 @@ struct eval_options {
     struct model_options model;
     const char *text, *requests;
     bool json;
+};
+
+/* What scores tokens, and under bounded replay keeps what it gave. */
+struct scorer {
+    struct loaded *loaded;
+    struct drift *drift;
 };
 
 static int bucket_of(int64_t position)
@@ -75,17 +81,17 @@ static qr_status text_tokens(const qr_model *model, const char *path, qr_tokens 
 }
 
 /* A text longer than the context is scored in windows that overlap by half, each token once, with the most context. */
-static qr_status score_text(struct loaded *l, const qr_tokens *tokens, struct tally *tally, qr_error *err)
+static qr_status score_text(struct scorer *s, const qr_tokens *tokens, struct tally *tally, qr_error *err)
 {
     qr_plan_bytes plan;
-    qr_engine_get_plan(l->engine, &plan);
+    qr_engine_get_plan(s->loaded->engine, &plan);
     const size_t window = (size_t)plan.max_model_len, step = window / 2 ? window / 2 : 1;
     double *out = qr_calloc(tokens->count + 1, sizeof *out);
     qr_status st = out ? QR_OK : qr_fail(err, QR_NO_MEMORY, "no memory for %zu scores", tokens->count);
     size_t scored = 1;
     for (size_t start = 0; st == QR_OK && scored < tokens->count; start += step) {
         const size_t left = tokens->count - start, count = left < window ? left : window, from = scored - start;
-        st = qr_score(l->engine, tokens->data + start, count, from, out, err);
+        st = drift_score(s->drift, s->loaded, tokens->data + start, count, from, out, err);
         for (size_t i = from; st == QR_OK && i < count; i++)
             tally_add(tally, (int64_t)i, out[i - from]);
         scored = start + count;
@@ -126,13 +132,15 @@ static qr_status print_line(struct json_writer *w, qr_error *err)
     return st;
 }
 
-static qr_status print_tally_json(const struct tally *t, qr_error *err)
+static qr_status print_tally_json(const struct tally *t, const struct drift_figures *drift, qr_error *err)
 {
     struct json_writer *w = json_writer_open(false);
     if (!w)
         return qr_fail(err, QR_NO_MEMORY, "no memory for the result");
     json_w_object(w);
     write_tally(w, t);
+    if (drift)
+        drift_write(w, drift);
     json_w_end_object(w);
     qr_status st = print_line(w, err);
     json_writer_close(w);
@@ -151,20 +159,34 @@ static void print_tally(const struct tally *t)
     printf("all             %8lld %10.4f %12.4f   sum %.6f\n", (long long)t->count, mean, exp(mean), t->total);
 }
 
-static qr_status eval_text(struct loaded *l, const struct eval_options *o, qr_error *err)
+/* What the scores would have been under exact replay; NULL in `out` where they were. */
+static qr_status measure_drift(struct scorer *s, const struct eval_options *o, struct drift_figures *figures,
+                               const struct drift_figures **out, qr_error *err)
+{
+    *out = s->drift ? figures : NULL;
+    return s->drift ? drift_measure(s->drift, s->loaded, &o->model, figures, err) : QR_OK;
+}
+
+static qr_status eval_text(struct scorer *s, const struct eval_options *o, qr_error *err)
 {
     struct tally tally = {0};
     qr_tokens tokens = {0};
-    qr_status st = text_tokens(l->model, o->text, &tokens, err);
+    struct drift_figures figures;
+    const struct drift_figures *drift = NULL;
+    qr_status st = text_tokens(s->loaded->model, o->text, &tokens, err);
     if (st == QR_OK && tokens.count < 2)
         st = qr_fail(err, QR_BAD_REQUEST, "%s: %zu token%s, at least 2 are wanted", o->text, tokens.count,
                      plural((int64_t)tokens.count));
     if (st == QR_OK)
-        st = score_text(l, &tokens, &tally, err);
+        st = score_text(s, &tokens, &tally, err);
+    if (st == QR_OK)
+        st = measure_drift(s, o, &figures, &drift, err);
     if (st == QR_OK && o->json)
-        st = print_tally_json(&tally, err);
+        st = print_tally_json(&tally, drift, err);
     else if (st == QR_OK)
         print_tally(&tally);
+    if (st == QR_OK && drift && !o->json)
+        drift_print(drift, stdout);
     qr_tokens_free(&tokens);
     return st;
 }
@@ -194,14 +216,14 @@ static qr_status read_side(const qr_model *model, const struct json *line, const
 }
 
 /* {"context", "continuation"}, or {"tokens"} (all but the first are scored), each text or ids. */
-static qr_status score_line(struct loaded *l, const struct json *line, struct json_writer *w, struct tally *tally,
+static qr_status score_line(struct scorer *s, const struct json *line, struct json_writer *w, struct tally *tally,
                             qr_error *err)
 {
     qr_tokens a = {0}, b = {0};
     double *out = NULL, sum = 0;
-    qr_status st = read_side(l->model, line, json_get(line, "tokens") ? "tokens" : "context", &a, err);
+    qr_status st = read_side(s->loaded->model, line, json_get(line, "tokens") ? "tokens" : "context", &a, err);
     if (st == QR_OK)
-        st = read_side(l->model, line, "continuation", &b, err);
+        st = read_side(s->loaded->model, line, "continuation", &b, err);
     const size_t from = json_get(line, "tokens") ? 1 : a.count, count = a.count + b.count;
     int32_t *all = qr_calloc(count + 1, sizeof *all);
     out = qr_calloc(count + 1, sizeof *out);
@@ -215,7 +237,7 @@ static qr_status score_line(struct loaded *l, const struct json *line, struct js
             memcpy(all, a.data, a.count * sizeof *all);
         if (b.count)
             memcpy(all + a.count, b.data, b.count * sizeof *all);
-        st = qr_score(l->engine, all, count, from, out, err);
+        st = drift_score(s->drift, s->loaded, all, count, from, out, err);
     }
     for (size_t i = from; st == QR_OK && i < count; i++) {
         tally_add(tally, (int64_t)i, out[i - from]);
@@ -239,7 +261,7 @@ static qr_status score_line(struct loaded *l, const struct json *line, struct js
 
 /* The answers of a requests' file: a line for each, or with --json one object that holds them all. */
 struct answers {
-    struct loaded *loaded;
+    struct scorer *scorer;
     struct json_writer *w;
     bool json;
     struct tally tally;
@@ -261,7 +283,7 @@ static void answer_line(struct answers *a, const struct json *line, uint64_t num
     if (read == QR_OK && json_get(line, "tokens") && (json_get(line, "context") || json_get(line, "continuation")))
         read = qr_fail(read_error, QR_BAD_REQUEST, "tokens: stands beside a context or continuation, wanted one form of the two");
     if (read == QR_OK)
-        read = score_line(a->loaded, line, a->w, &a->tally, read_error);
+        read = score_line(a->scorer, line, a->w, &a->tally, read_error);
     if (read != QR_OK) {
         json_w_member_string(a->w, "error", read_error->message);
         a->failed++;
@@ -296,9 +318,11 @@ static qr_status answer_lines(struct answers *a, FILE *file, const char *name, q
     return st;
 }
 
-static qr_status eval_requests(struct loaded *l, const struct eval_options *o, qr_error *err)
+static qr_status eval_requests(struct scorer *s, const struct eval_options *o, qr_error *err)
 {
-    struct answers a = {.loaded = l, .json = o->json};
+    struct answers a = {.scorer = s, .json = o->json};
+    struct drift_figures figures;
+    const struct drift_figures *drift = NULL;
     FILE *file = strcmp(o->requests, "-") == 0 ? stdin : fopen(o->requests, "re");
     if (!file)
         return qr_fail(err, QR_BAD_FILE, "%s: cannot open: %s", o->requests, strerror(errno));
@@ -311,10 +335,14 @@ static qr_status eval_requests(struct loaded *l, const struct eval_options *o, q
     }
     if (st == QR_OK)
         st = answer_lines(&a, file, o->requests, err);
+    if (st == QR_OK)
+        st = measure_drift(s, o, &figures, &drift, err);
     if (st == QR_OK && o->json) {
         json_w_end_array(a.w);
         json_w_member_int(a.w, "failed", a.failed);
         write_tally(a.w, &a.tally);
+        if (drift)
+            drift_write(a.w, drift);
         json_w_end_object(a.w);
         st = print_line(a.w, err);
     }
@@ -324,6 +352,8 @@ static qr_status eval_requests(struct loaded *l, const struct eval_options *o, q
     if (st == QR_OK && !o->model.quiet && a.tally.count)
         fprintf(stderr, "%lld token%s, mean NLL %.4f, perplexity %.4f\n", (long long)a.tally.count, plural(a.tally.count),
                 a.tally.total / (double)a.tally.count, exp(a.tally.total / (double)a.tally.count));
+    if (st == QR_OK && drift && !o->model.quiet)
+        drift_print(drift, stderr);
     if (st == QR_OK && a.failed)
         st = qr_fail(err, QR_BAD_REQUEST, "%s: %lld request%s failed", o->requests, (long long)a.failed,
                      plural(a.failed));
@@ -345,7 +375,7 @@ int command_eval(int argc, char **argv)
         {0}};
     struct command_line line = {.command = "eval", .synopsis = "--model DIR (--text FILE | --requests FILE.jsonl)",
                                 .about = "Negative log likelihood of a text by position, or of continuations given their "
-                                         "contexts.",
+                                         "contexts; under bounded replay also how far it is from exact.",
                                 .options = options};
     if (!options_parse(&line, argc, argv, &status))
         return status;
@@ -353,10 +383,14 @@ int command_eval(int argc, char **argv)
         status = options_wrong(&line, o.model.model ? "one of --text and --requests is wanted" : "--model DIR is missing");
     } else {
         struct loaded l;
+        struct scorer s = {.loaded = &l};
         qr_status st = loaded_open(&o.model, &l, &err);
         if (st == QR_OK)
-            st = o.text ? eval_text(&l, &o, &err) : eval_requests(&l, &o, &err);
+            st = drift_open(&o.model, &s.drift, &err);
+        if (st == QR_OK)
+            st = o.text ? eval_text(&s, &o, &err) : eval_requests(&s, &o, &err);
         status = st == QR_OK ? 0 : report_failure("eval", &err);
+        drift_close(s.drift);
         loaded_close(&l);
     }
     options_free(options);

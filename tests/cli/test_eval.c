@@ -123,12 +123,52 @@ static void the_line_must_name_one_thing_to_score(void **state)
     ran_free(&r);
 }
 
+static struct json_document *eval_text_json(const char *path, const char *decoder, const char *encoder)
+{
+    struct ran r = QUIRE(EVAL, "--text", path, "--json", "--decoder-replay", decoder, "--encoder-replay", encoder);
+    assert_status(&r, 0);
+    struct json_document *doc = whole_json(r.out, r.out_length);
+    ran_free(&r);
+    return doc;
+}
+
+/* 300 tokens: the last piece stands behind a prompt with a hit, of which the decoder sees one window. */
+static void bounded_replay_prints_its_drift_from_exact(void **state)
+{
+    (void)state;
+    char *dir = scratch_make(), text[1400] = "";
+    const char *path = scratch_path(dir, "text");
+    while (strlen(text) < 1200)
+        sprintf(text + strlen(text), "The %zu men went to sea. ", strlen(text));
+    scratch_write(path, text, strlen(text));
+    struct json_document *exact = eval_text_json(path, "exact", "exact");
+    struct json_document *bounded = eval_text_json(path, "bounded", "bounded");
+    const struct json *a = json_root(exact), *b = json_root(bounded), *drift = json_get(b, "drift");
+    assert_null(json_get(a, "drift"));
+    assert_non_null(drift);
+    assert_true(number_at(a, "tokens") == number_at(b, "tokens") && number_at(a, "tokens") > 256);
+    assert_true(fabs(number_at(a, "nll") - number_at(drift, "exact_nll")) < 1e-9); /* the same scores, to the bit */
+    assert_true(fabs(number_at(b, "nll") - number_at(a, "nll") - number_at(drift, "nll_difference")) < 1e-9);
+    assert_true(number_at(drift, "largest_difference") > 0); /* else nothing was bounded */
+    assert_true(fabs(number_at(drift, "mean_nll_difference")) < 0.1);
+    assert_true(number_at(drift, "greedy_agreement") > 0.8 && number_at(drift, "greedy_agreement") <= 1);
+    json_close(exact);
+    json_close(bounded);
+    struct ran r = QUIRE_INPUT("{\"tokens\":[5,6,7]}\n", EVAL, "--requests", "-", "--decoder-swa-bounded-replay");
+    assert_status(&r, 0);
+    assert_says(r.err, "drift from exact replay: mean NLL +0.000000"); /* a prompt shorter than the window has none */
+    assert_says(r.err, "2 of 2 tokens the same");
+    ran_free(&r);
+    scratch_remove(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_failed_line_is_a_failure_and_the_others_are_done),
         cmocka_unit_test(json_is_one_object_of_all_requests),
         cmocka_unit_test(a_text_scores_as_its_tokens_do),
+        cmocka_unit_test(bounded_replay_prints_its_drift_from_exact),
         cmocka_unit_test(a_text_longer_than_the_context_is_scored_whole),
         cmocka_unit_test(the_line_must_name_one_thing_to_score),
     };
