@@ -171,7 +171,8 @@ qr_status reference_collapse(struct backend *b, const struct op_collapse *op, qr
     return st != QR_OK ? st : cpu_run(b, op, op->rows.count, collapse_row);
 }
 
-/* x[k] <- post_k y + sum_j comb[j][k] x[j]: the sum over j first, in order, then the product is added. */
+/* x[k] <- post_k y + sum_j comb[j][k] x[j]: the sum over j first, in order, its products added without a rounding of their
+ * own (as golden/ops4 04 shows to the bit), then the product with y is added. */
 static void expand_row(void *user, int64_t i, int thread)
 {
     const struct job *job = user;
@@ -189,7 +190,7 @@ static void expand_row(void *user, int64_t i, int thread)
         for (int64_t c = 0; c < d; c++) {
             float sum = comb[k] * x[c];
             for (int32_t j = 1; j < m; j++)
-                sum += comb[j * m + k] * x[j * d + c];
+                sum = (float)((double)comb[j * m + k] * (double)x[j * d + c] + (double)sum);
             out[c] = post[k] * y[c] + sum;
         }
         stream_store(&op->x, row, k, out);
