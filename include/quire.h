@@ -114,8 +114,7 @@ typedef struct qr_engine_options {
      * bounded (V4.1 only) approximates them and computes no logits of a prompt but its last row's */
     const char *decoder_replay, *encoder_replay;
     int32_t max_prefill_tokens_per_step; /* prefill rows beside decode rows; -1: what decode leaves; 0: never in one step */
-    int32_t attn_prefill_chunk_size; /* prefill rows of an attention call, and so of a step, at most; 0: 16,384. Bounds the
-                                      * workspace, changes no bit */
+    int32_t attn_prefill_chunk_size; /* rows of an attention call at most; 0: 16,384. Bounds its scratch, changes no bit */
     int32_t long_prefill_cap;       /* prefill rows of one request and step; 0: no cap */
     double scheduler_delay_factor;  /* hold a new prompt, while others run, for that many times the last prompt's latency */
     bool no_prefix_caching;

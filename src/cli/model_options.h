@@ -132,7 +132,7 @@ struct model_options {
      .help = "prefill rows beside decode rows; 0: never in one step; default: what decode leaves", .least = -1,        \
      .most = 1 << 20},                                                                                                 \
     {.name = "attn-prefill-chunk-size", .kind = OPTION_INT, .target = &(m).attn_chunk, .value = "N",                   \
-     .help = "prefill rows of a step at most; bounds scratch, changes no bit; default 16384", .least = 1,              \
+     .help = "rows of an attention call at most; bounds its scratch, changes no bit; default 16384", .least = 1,              \
      .most = 1 << 20},                                                                                                 \
     {.name = "long-prefill-cap", .kind = OPTION_INT, .target = &(m).long_prefill_cap, .value = "N",                    \
      .help = "prefill rows of one request and step; default 0: no cap", .least = 0, .most = 2147483647},               \

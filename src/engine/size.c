@@ -108,8 +108,6 @@ static struct model_limits choose_limits(const qr_engine_options *o, const struc
         decode_logits = speculation_step_logits(drafts, o->max_num_seqs);
     const int64_t most = (int64_t)length * o->max_num_seqs;
     int32_t rows = o->max_num_batched_tokens < most ? o->max_num_batched_tokens : (int32_t)most;
-    if (rows > (int64_t)o->attn_prefill_chunk_size + decode_rows - 1)
-        rows = o->attn_prefill_chunk_size + decode_rows - 1;
     if (rows < decode_rows)
         rows = decode_rows;
     int32_t logits = rows < LOGIT_ROWS ? rows : LOGIT_ROWS;
@@ -119,6 +117,7 @@ static struct model_limits choose_limits(const qr_engine_options *o, const struc
                                  .max_requests = o->max_num_seqs,
                                  .max_logits = logits,
                                  .max_positions = length,
+                                 .attention_rows = o->attn_prefill_chunk_size,
                                  .max_draft_rows = speculation_draft_rows(drafts, o->max_num_seqs, rows)};
 }
 
@@ -154,7 +153,6 @@ struct sched_options engine_sched_options(const struct model_plan *plan, const s
                                   .max_logits = size->limits.max_logits,
                                   .max_length = (int32_t)size->budget.max_model_len,
                                   .max_prefill_rows = o->max_prefill_tokens_per_step,
-                                  .most_prefill_rows = o->attn_prefill_chunk_size,
                                   .long_prefill_cap = o->long_prefill_cap,
                                   .draft_width = size->drafts.limit,
                                   .image_token = plan->config.image_token_id,
@@ -189,7 +187,8 @@ static qr_status size_workspace(const struct model_plan *plan, const struct engi
                                           .max_rows = m->max_rows,
                                           .max_requests = m->max_requests,
                                           .max_logits = m->max_logits,
-                                          .max_positions = m->max_positions};
+                                          .max_positions = m->max_positions,
+                                          .attention_rows = m->attention_rows};
     const struct sched_options sched = engine_sched_options(plan, &size->geometry, &size->budget.pool, size);
     const int32_t vocab = plan->config.vocab_size;
     struct workspace_sizes *w = &size->workspace;

@@ -90,13 +90,18 @@ qr_status expand(struct pass *p, qr_error *err)
 
 /* ---- attention ---- */
 
-qr_status query(struct pass *p, enum query_norm head_norm, qr_error *err)
+qr_status low_query(struct pass *p, qr_error *err)
+{
+    const struct workspace *ws = p->ws;
+    TRY(linear(p, p->rows->query, ws->low_in, p->w->wq_a, ws->qa, err));
+    return norm(p, p->rows->query, ws->qa, p->w->q_norm, ws->qr, ws->qrq, err);
+}
+
+static qr_status query_heads(struct pass *p, enum query_norm head_norm, qr_error *err)
 {
     const struct workspace *ws = p->ws;
     struct row_list rows = p->rows->query;
 
-    TRY(linear(p, rows, ws->low_in, p->w->wq_a, ws->qa, err));
-    TRY(norm(p, rows, ws->qa, p->w->q_norm, ws->qr, ws->qrq, err));
     TRY(linear(p, rows, ws->qrq, p->w->wq_b, ws->q_in, err));
     return CALL(query, .rows = rows, .step = p->step, .heads = p->config->num_attention_heads,
                 .head_dim = p->config->head_dim, .norm = head_norm, .eps = p->config->rms_norm_eps, .rope = p->rope,
@@ -139,7 +144,8 @@ struct row_plane index_plane(const struct pass *p)
     return plane;
 }
 
-qr_status attend(struct pass *p, const int32_t *selected, qr_error *err)
+/* The attention core. */
+static qr_status attend_keys(struct pass *p, const int32_t *selected, qr_error *err)
 {
     const struct qr_config *c = p->config;
     struct op_attend a = {.rows = p->rows->once, .step = p->step};
@@ -176,6 +182,70 @@ qr_status attend(struct pass *p, const int32_t *selected, qr_error *err)
     return p->backend->attend(p->backend, &a, err);
 }
 
+/* From the low-rank queries of the query rows to the grouped output projection's first half. */
+static qr_status attend_rows(struct pass *p, enum query_norm head_norm, const int32_t *selected, qr_error *err)
+{
+    const struct qr_config *c = p->config;
+    const struct workspace *ws = p->ws;
+    struct row_list rows = p->rows->query;
+
+    TRY(query_heads(p, head_norm, err));
+    TRY(attend_keys(p, selected, err));
+    TRY(CALL(unrotate, .rows = rows, .step = p->step, .heads = c->num_attention_heads, .head_dim = c->head_dim,
+             .rope = p->rope, .in = ws->o, .out = ws->o_turned));
+    return CALL(linear, .rows = rows, .in = ws->o_turned, .weight = p->w->wo_a, .groups = c->o_groups, .out = ws->t);
+}
+
+/* A buffer that begins with row `from` of the step, as one that is addressed by step row. Rows before are not touched. */
+static struct activation beginning_with(struct activation a, int32_t from)
+{
+    const int64_t bytes = (int64_t)from * a.cols * (a.format == ACT_F32 ? 4 : 2);
+    a.codes = (void *)((uintptr_t)a.codes - (uintptr_t)bytes);
+    return a;
+}
+
+/* The entries of a list between two cuts. */
+static struct row_list rows_of_cut(const struct step_rows *all, struct row_list list, const int32_t *cut)
+{
+    return (struct row_list){.index = (list.index ? list.index : all->numbers) + cut[0], .count = cut[1] - cut[0]};
+}
+
+/* One cut: its query rows, in buffers that begin with its first row. */
+static qr_status attend_cut(struct pass *p, int32_t cut, enum query_norm head_norm, const int32_t *selected, qr_error *err)
+{
+    const struct step_rows *all = p->args->rows;
+    const struct workspace *ws = p->ws;
+    const struct layer_rows *rows = p->rows;
+    const int32_t from = cut * all->attention_rows;
+    struct layer_rows part = *rows;
+    struct workspace own = *ws;
+
+    part.query = rows_of_cut(all, rows->query, rows->query_cut + cut);
+    part.once = rows_of_cut(all, rows->once, rows->once_cut + cut);
+    part.again = rows_of_cut(all, rows->again, rows->again_cut + cut);
+    if (part.query.count == 0)
+        return QR_OK;
+    own.q_in = beginning_with(ws->q_in, from);
+    own.q = beginning_with(ws->q, from);
+    own.o = beginning_with(ws->o, from);
+    own.o_turned = beginning_with(ws->o_turned, from);
+    p->rows = &part;
+    p->ws = &own;
+    const qr_status st = attend_rows(p, head_norm, selected, err);
+    p->rows = rows;
+    p->ws = ws;
+    return st;
+}
+
+qr_status attend(struct pass *p, enum query_norm head_norm, const int32_t *selected, qr_error *err)
+{
+    if (!p->rows->query_cut)
+        return attend_rows(p, head_norm, selected, err);
+    for (int32_t cut = 0; cut < p->args->rows->cuts; cut++)
+        TRY(attend_cut(p, cut, head_norm, selected, err));
+    return QR_OK;
+}
+
 qr_status keep_window(struct pass *p, qr_error *err)
 {
     if (p->draft_block)
@@ -186,16 +256,12 @@ qr_status keep_window(struct pass *p, qr_error *err)
 
 qr_status attention_output(struct pass *p, qr_error *err)
 {
-    const struct qr_config *c = p->config;
     const struct workspace *ws = p->ws;
-    struct row_list rows = p->rows->query;
-    struct activation y = {.format = ACT_BF16, .cols = c->hidden_size, .block = c->hidden_size, .codes = ws->y};
+    const int32_t hidden = p->config->hidden_size;
+    struct activation y = {.format = ACT_BF16, .cols = hidden, .block = hidden, .codes = ws->y};
 
-    TRY(CALL(unrotate, .rows = rows, .step = p->step, .heads = c->num_attention_heads, .head_dim = c->head_dim,
-             .rope = p->rope, .in = ws->o, .out = ws->o_turned));
-    TRY(CALL(linear, .rows = rows, .in = ws->o_turned, .weight = p->w->wo_a, .groups = c->o_groups, .out = ws->t));
-    TRY(quantize(p, rows, ws->t, ws->tq, err));
-    return linear(p, rows, ws->tq, p->w->wo_b, y, err);
+    TRY(quantize(p, p->rows->query, ws->t, ws->tq, err));
+    return linear(p, p->rows->query, ws->tq, p->w->wo_b, y, err);
 }
 
 /* ---- experts ---- */

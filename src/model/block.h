@@ -67,16 +67,17 @@ qr_status expand(struct pass *p, qr_error *err);
 
 /* ---- attention ---- */
 
-/* qr and the rotated heads q of the query rows (v41-model.md 5.1, v4-model.md 5.2). */
-qr_status query(struct pass *p, enum query_norm head_norm, qr_error *err);
+/* qr of the query rows: low-rank, before the heads (v41-model.md 5.1, v4-model.md 5.2). */
+qr_status low_query(struct pass *p, qr_error *err);
 /* Window keys of the key rows, on `grid` (v41-model.md 5.2, v4-model.md 5.2). */
 qr_status window_key(struct pass *p, enum key_grid grid, qr_error *err);
-/* The attention core over the window and, where the layer has any, its compressed rows: `selected` ones, or all visible
- * ones when NULL (v41-model.md 5.5, v4-model.md 5.4). */
-qr_status attend(struct pass *p, const int32_t *selected, qr_error *err);
+/* The rotated heads of the query rows, the attention core over the window and, where the layer has any, its compressed rows
+ * (`selected` ones, or all visible ones when NULL), the inverse rotation and grouped wo_a (v41-model.md 5.1, 5.5, 5.6,
+ * v4-model.md 5.2, 5.4, 5.5). In cuts of the step's rows, where it has any: what is as wide as all heads lives in a cut. */
+qr_status attend(struct pass *p, enum query_norm head_norm, const int32_t *selected, qr_error *err);
 /* Keeps the window keys in the ring. After attend, which still reads the keys this overwrites. */
 qr_status keep_window(struct pass *p, qr_error *err);
-/* Inverse rotation, grouped wo_a, wo_b (v41-model.md 5.6, v4-model.md 5.5). */
+/* The output projection's second half, wo_b (v41-model.md 5.6, v4-model.md 5.5). */
 qr_status attention_output(struct pass *p, qr_error *err);
 
 /* The plane of the rows that this layer reads, and of their index keys. */

@@ -96,7 +96,7 @@ static qr_status indexer(struct pass *p, qr_error *err)
 /* 5: from ws->x to ws->y. A window alone, or also the best compressed rows (CSA), or all of them (HCA). */
 static qr_status attention(struct pass *p, qr_error *err)
 {
-    TRY(query(p, p->w8a8 ? QUERY_NORM_F32 : QUERY_NORM_BF16, err));
+    TRY(low_query(p, err));
     TRY(window_key(p, v4_key_grid(p), err));
     if (p->layer->owns_rows)
         TRY(compressor(p, err));
@@ -104,7 +104,7 @@ static qr_status attention(struct pass *p, qr_error *err)
         TRY(index_keys(p, err));
         TRY(indexer(p, err));
     }
-    TRY(attend(p, p->layer->owns_index ? p->ws->selected : NULL, err));
+    TRY(attend(p, p->w8a8 ? QUERY_NORM_F32 : QUERY_NORM_BF16, p->layer->owns_index ? p->ws->selected : NULL, err));
     TRY(keep_window(p, err));
     return attention_output(p, err);
 }

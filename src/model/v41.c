@@ -90,13 +90,13 @@ static qr_status indexer(struct pass *p, qr_error *err)
 /* 5: from ws->x to ws->y. */
 static qr_status attention(struct pass *p, qr_error *err)
 {
-    TRY(query(p, QUERY_NORM_NONE, err));
+    TRY(low_query(p, err));
     TRY(window_key(p, GRID_FP8_ALL, err));
     if (p->layer->owns_rows)
         TRY(compressor(p, err));
     if (p->layer->owns_index)
         TRY(indexer(p, err));
-    TRY(attend(p, p->ws->selected, err));
+    TRY(attend(p, QUERY_NORM_NONE, p->ws->selected, err));
     TRY(keep_window(p, err));
     return attention_output(p, err);
 }

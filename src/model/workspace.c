@@ -87,15 +87,29 @@ static void lay_streams(struct layout *l, const struct model_plan *plan, struct 
     w->y = take_bf16(l, hidden);
 }
 
-static void lay_attention(struct layout *l, const struct model_plan *plan, struct workspace *w)
+static struct activation bf16_rows(struct layout *l, int64_t rows, int32_t cols)
+{
+    return (struct activation){.format = ACT_BF16, .cols = cols, .block = cols, .codes = take(l, rows * cols * 2)};
+}
+
+/* Rows of an attention call. */
+static int64_t attention_rows(const struct model_limits *limits)
+{
+    const int32_t most = limits->attention_rows;
+    return most > 0 && most < limits->max_rows ? most : limits->max_rows;
+}
+
+static void lay_attention(struct layout *l, const struct model_plan *plan, const struct model_limits *limits,
+                          struct workspace *w)
 {
     const struct qr_config *c = &plan->config;
+    const int64_t calls = attention_rows(limits);
     int32_t heads = c->num_attention_heads * c->head_dim, t = c->o_groups * c->o_lora_rank;
 
     w->qa = wide(l, c->q_lora_rank);
     w->qr = l->w8a8 ? unwritten(c->q_lora_rank) : bf16(l, c->q_lora_rank);
     w->qrq = codes(l, c, c->q_lora_rank, c->q_lora_rank);
-    w->q = bf16(l, heads);
+    w->q = bf16_rows(l, calls, heads);
     w->kv = wide(l, c->head_dim);
     w->keys = take_bf16(l, c->head_dim);
     if (c->family == QR_FAMILY_V41)
@@ -103,8 +117,8 @@ static void lay_attention(struct layout *l, const struct model_plan *plan, struc
     w->t = wide(l, t);
     w->tq = codes(l, c, t, c->o_lora_rank);
     if (l->w8a8) {
-        int32_t widest = heads > c->hidden_size ? heads : c->hidden_size;
-        float *shared = take_f32(l, widest);
+        const int64_t in_calls = calls * heads, in_rows = l->rows * c->hidden_size;
+        float *shared = take(l, (in_calls > in_rows ? in_calls : in_rows) * 4);
         w->q_in = w->o = f32_over(shared, heads);
         w->o_turned = w->q;
         w->low_in = w->x;
@@ -113,7 +127,7 @@ static void lay_attention(struct layout *l, const struct model_plan *plan, struc
         return;
     }
     w->q_in = w->q;
-    w->o = w->o_turned = bf16(l, heads);
+    w->o = w->o_turned = bf16_rows(l, calls, heads);
     w->low_in = w->xq;
     w->ffn_x = w->x;
 }
@@ -228,7 +242,7 @@ int64_t workspace_lay(const struct model_plan *plan, const struct model_limits *
 
     memset(out, 0, sizeof *out);
     lay_streams(&l, plan, out);
-    lay_attention(&l, plan, out);
+    lay_attention(&l, plan, limits, out);
     lay_compressor_and_indexer(&l, plan, limits, out);
     out->expert_idx = take_i32(&l, active);
     out->expert_weight = take_f32(&l, active);

@@ -12,6 +12,7 @@ struct model_limits {
     int32_t max_requests;
     int32_t max_logits;     /* rows of a step whose logits are wanted */
     int32_t max_positions;  /* longest request */
+    int32_t attention_rows; /* query rows of an attention call at most, to which its buffers are sized; 0: those of a step */
     int32_t max_draft_rows; /* rows of a draft pass; 0: the drafter is not opened, its rings are not written */
     bool trace;             /* also keep what only a trace reads */
     bool plain_keys;        /* V4 reference: window and main rows keep their bf16 values, as in the first official code
@@ -34,7 +35,7 @@ struct workspace {
     void *y;                  /* bf16 [rows][D]: its output */
 
     struct activation qa, qr, qrq; /* [rows][q_lora_rank]: wide before the norm, bf16 after (reference), codes */
-    struct activation q_in, q;     /* [rows][heads * head_dim]: wide, then bf16 */
+    struct activation q_in, q;     /* [rows of an attention call][heads * head_dim]: wide, then bf16 */
     struct activation o, o_turned; /* the same: attention's wide output, bf16 when turned back */
     struct activation kv;          /* wide [rows][head_dim]: window key before its norm */
     void *keys;                    /* bf16 [rows][head_dim]: window keys, on their grid */

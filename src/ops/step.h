@@ -48,11 +48,16 @@ struct layer_rows {
     const int32_t *key_from;       /* [requests] first position whose window key is read from this forward's rows (`win_src`) */
     const int32_t *compress_from;  /* [requests] first position whose compressor inputs this forward computes */
     const int32_t *window_low;     /* [rows] lowest position of the row's window (`lo` of runtime.md 3.3); NULL: 0 */
+    /* Host memory, [cuts + 1]: entries of `query`, `once` and `again` before each cut; NULL: the step is not cut. */
+    const int32_t *query_cut, *once_cut, *again_cut;
 };
 
 struct step_rows {
     const struct layer_rows *layer; /* [layers + draft layers] */
     struct row_list logits;         /* rows whose logits are wanted */
+    /* Attention takes the rows of a step in cuts: rows [i * attention_rows, (i + 1) * attention_rows) in the i-th. */
+    int32_t cuts, attention_rows;   /* cuts 0: all at once */
+    const int32_t *numbers;         /* [rows] 0, 1, 2 ...: what is cut of a list of every row */
 };
 
 #endif

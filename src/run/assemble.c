@@ -37,6 +37,7 @@ struct assembly {
     const struct batch *batch;
     const int32_t *host_first_row;
     struct step step;
+    int32_t *cuts;            /* [layers + draft layers][CUT_LISTS][most_cuts + 1]; NULL: no step is cut */
     struct layer_rows *layer; /* [layers + draft layers] */
     struct step_rows rows;
 };
@@ -49,6 +50,13 @@ static int64_t blocks_of(const struct geometry *g, int64_t positions)
     return (positions + block - 1) / block;
 }
 
+/* Cuts of the largest step for attention; 0: it is not cut. */
+static int32_t most_cuts(const struct assembly_limits *l)
+{
+    const int32_t rows = l->attention_rows;
+    return rows > 0 && rows < l->max_rows ? (l->max_rows + rows - 1) / rows : 0;
+}
+
 /* Words of the largest step. */
 static int64_t words_needed(const struct assembly_limits *l)
 {
@@ -56,7 +64,7 @@ static int64_t words_needed(const struct assembly_limits *l)
     int64_t flat = 4 * rows + 1; /* ids, positions, requests, image mask */
     int64_t request = 4 * requests + 1 + requests * blocks_of(l->geometry, l->max_positions);
     int64_t lists = (layers * LISTS_PER_LAYER + LISTS_OF_STEP) * (rows + requests) + layers * STARTS_PER_LAYER * requests;
-    return flat + request + lists + 64;
+    return flat + request + lists + (most_cuts(l) ? rows : 0) + 64;
 }
 
 /* `words` words of the block; `device` gets their address on the backend. Sizes were reserved, so there is room. */
@@ -70,12 +78,21 @@ static int32_t *put(struct assembly *a, int64_t words, const int32_t **device)
 
 static int32_t made_needed(int32_t layers) { return layers * (LISTS_PER_LAYER + STARTS_PER_LAYER) + LISTS_OF_STEP; }
 
+enum { CUT_LISTS = 3 }; /* of a layer */
+
+static int64_t cut_bytes(const struct assembly_limits *l)
+{
+    const int64_t layers = l->plan->layers + l->plan->draft_layers, cuts = most_cuts(l);
+    return cuts ? layers * CUT_LISTS * (cuts + 1) * (int64_t)sizeof(int32_t) : 0;
+}
+
 int64_t assembly_bytes_for(const struct assembly_limits *l)
 {
     const int32_t layers = l->plan->layers + l->plan->draft_layers;
     const int64_t lists = 2 * words_needed(l) * (int64_t)sizeof(int32_t);
     const int64_t books = made_needed(layers) * (int64_t)sizeof(struct made_list) +
-                          l->max_requests * (int64_t)sizeof(int32_t) + layers * (int64_t)sizeof(struct layer_rows);
+                          l->max_requests * (int64_t)sizeof(int32_t) + layers * (int64_t)sizeof(struct layer_rows) +
+                          cut_bytes(l);
     return (int64_t)sizeof(struct assembly) + lists + books + batch_check_bytes_for(l);
 }
 
@@ -91,7 +108,9 @@ static qr_status allocate(struct assembly *a, qr_error *err)
     a->made = qr_calloc((size_t)a->made_capacity, sizeof *a->made);
     a->from = qr_calloc((size_t)l->max_requests, sizeof *a->from);
     a->layer = qr_calloc((size_t)layers, sizeof *a->layer);
-    if (!a->host || !a->made || !a->from || !a->layer)
+    if (most_cuts(l))
+        a->cuts = qr_calloc(1, (size_t)cut_bytes(l));
+    if (!a->host || !a->made || !a->from || !a->layer || (most_cuts(l) && !a->cuts))
         return qr_fail(err, QR_NO_MEMORY, "step buffers: no memory for %d rows of %d requests", l->max_rows,
                        l->max_requests);
     qr_status st = a->backend->allocate(a->backend, assembly_bytes(a), &device, err);
@@ -131,6 +150,7 @@ void assembly_close(struct assembly *a)
     qr_free(a->made);
     qr_free(a->from);
     qr_free(a->layer);
+    qr_free(a->cuts);
     qr_free(a);
 }
 
@@ -439,6 +459,41 @@ static void fill_draft_layer(struct assembly *a, int32_t index)
     a->layer[index].query = a->layer[index].once = rows_with_logits(a);
 }
 
+/* ---- cuts for attention ---- */
+
+/* Entries of an ascending list before each cut, at `out`. */
+static const int32_t *cut_list(const struct assembly *a, struct row_list list, const int32_t *numbers, int32_t *out)
+{
+    const int32_t *rows = list.index ? a->host + (list.index - a->device) : numbers;
+    int32_t n = 0;
+    for (int32_t cut = 0; cut < a->rows.cuts; cut++) {
+        out[cut] = n;
+        while (n < list.count && rows[n] < (cut + 1) * a->rows.attention_rows)
+            n++;
+    }
+    out[a->rows.cuts] = n;
+    return out;
+}
+
+static void cut_queries(struct assembly *a)
+{
+    const int32_t most = a->limits.attention_rows, stride = most_cuts(&a->limits) + 1;
+    a->rows.cuts = 0;
+    if (!a->cuts || a->step.rows <= most)
+        return;
+    a->rows.cuts = (a->step.rows + most - 1) / most;
+    a->rows.attention_rows = most;
+    int32_t *numbers = put(a, a->step.rows, &a->rows.numbers), *out = a->cuts;
+    for (int32_t row = 0; row < a->step.rows; row++)
+        numbers[row] = row;
+    for (int32_t i = 0; i < a->limits.plan->layers + a->limits.plan->draft_layers; i++, out += CUT_LISTS * stride) {
+        struct layer_rows *r = &a->layer[i];
+        r->query_cut = cut_list(a, r->query, numbers, out);
+        r->once_cut = cut_list(a, r->once, numbers, out + stride);
+        r->again_cut = cut_list(a, r->again, numbers, out + 2 * stride);
+    }
+}
+
 qr_status assembly_fill(struct assembly *a, const struct batch *batch, qr_error *err)
 {
     const struct model_plan *plan = a->limits.plan;
@@ -459,6 +514,7 @@ qr_status assembly_fill(struct assembly *a, const struct batch *batch, qr_error 
         fill_draft_layer(a, plan->layers + i);
     a->rows.logits = rows_with_logits(a);
     a->rows.layer = a->layer;
+    cut_queries(a);
     a->batch = NULL;
     return a->backend->upload(a->backend, a->device, a->host, a->used * (int64_t)sizeof *a->host, err);
 }

@@ -11,6 +11,7 @@ struct assembly_limits {
     const struct geometry *geometry;
     int64_t blocks, slots; /* of the pool; block 0 is reserved */
     int32_t max_rows, max_requests, max_logits, max_positions;
+    int32_t attention_rows; /* model_limits; 0: a step's */
 };
 
 struct assembly;

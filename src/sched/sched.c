@@ -273,11 +273,10 @@ static int32_t decode_demand(const struct sched *s)
 /* Rows for prefill in this step; decode keeps its own. */
 static int32_t prefill_budget(const struct sched *s, int32_t decode)
 {
-    const int32_t bound = s->options.most_prefill_rows, all = s->options.max_rows;
-    const int32_t most = s->options.max_prefill_rows, rows = bound > 0 ? sched_min(bound, all) : all;
+    const int32_t most = s->options.max_prefill_rows, all = s->options.max_rows;
     if (most == 0)
-        return decode > 0 && s->prefill_passes >= PREFILL_PASSES_MOST ? 0 : rows;
-    const int32_t left = sched_min(rows, all - decode);
+        return decode > 0 && s->prefill_passes >= PREFILL_PASSES_MOST ? 0 : all;
+    const int32_t left = all - decode;
     return most < 0 ? left : sched_min(most, left);
 }
 

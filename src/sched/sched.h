@@ -45,7 +45,6 @@ struct sched_options {
     int32_t max_length;   /* tokens of a request */
     int32_t
         max_prefill_rows; /* prefill rows of a step beside decode rows; -1: what decode leaves; 0: never in one step */
-    int32_t most_prefill_rows; /* prefill rows of a step in any case; 0: no more bound than the others */
     int32_t long_prefill_cap; /* rows of one request's chunk; 0: none */
     int32_t depth;            /* batches in hand beside the one being made; 0: each is complete before the next */
     int32_t draft_width;      /* drafts of a request's verify span at most; at most the geometry's */

@@ -111,14 +111,14 @@ static const struct variant v41[] = {
     {"rows in bf16", 1, 100, 64, "bf16", NULL, 0},
     {"keys in fp8", 2, 100, 0, NULL, "fp8", 0},
     {"bf16 and fp8", 2, 19, 64, "bf16", "fp8", 0},
-    {"13 prefill rows of an attention call", 2, 0, 0, NULL, NULL, 13},
-    {"one prefill row of an attention call", 2, 0, 0, NULL, NULL, 1},
+    {"13 rows of an attention call", 2, 0, 0, NULL, NULL, 13},
+    {"one row of an attention call", 2, 0, 0, NULL, NULL, 1},
 };
 static const struct variant v4[] = {
     {"after others", 1, 0, 0, NULL, NULL, 0},         {"one row a step", 1, 1, 0, NULL, NULL, 0},
     {"7 rows a step", 2, 7, 0, NULL, NULL, 0},        {"64 rows a step", 3, 64, 0, NULL, NULL, 0},
     {"pages of 256 tokens", 1, 2048, 256, NULL, NULL, 0},
-    {"13 prefill rows of an attention call", 2, 0, 0, NULL, NULL, 13},
+    {"13 rows of an attention call", 2, 0, 0, NULL, NULL, 13},
 };
 #define COUNT(list) (int)(sizeof(list) / sizeof *(list))
 

@@ -68,6 +68,33 @@ static void any_cut_into_steps_gives_the_bits_of_one_forward(void **state)
     }
 }
 
+/* However few rows an attention call takes (--attn-prefill-chunk-size), in steps of any size. */
+static void attention_in_cuts_gives_the_bits_of_all_rows_at_once(void **state)
+{
+    (void)state;
+    static const int32_t rows[] = {1, 19, 64, 303}, cut[] = {200, 1, 40, 0};
+    enum { LENGTH = 260 };
+    for (int way = 0; way < WAYS; way++) {
+        struct rig r;
+        int32_t tokens[LAW_TOKENS];
+        const int32_t count = is_fast(way) ? LENGTH : 60;
+        law_open(&r, scratch, device_of(way), ways[way].profile, 1);
+        law_tokens(&r, tokens);
+        struct rig_request whole = law_whole(&r, tokens, count);
+        rig_close(&r);
+        for (int i = 0; i < 4; i++) {
+            law_open_cut(&r, scratch, device_of(way), ways[way].profile, rows[i]);
+            struct rig_request q = rig_request(&r, tokens, count, i % 3, 31, -5);
+            rig_poison(&r);
+            rig_run(&r, &q, cut);
+            assert_same_logits(&r, &whole, &q, "cuts");
+            rig_request_free(&q);
+            rig_close(&r);
+        }
+        rig_request_free(&whole);
+    }
+}
+
 /* Three requests of other lengths and paces in the same steps: prefill chunks beside decode rows, blocks interleaved.
  */
 static void requests_that_share_steps_get_the_bits_of_being_alone(void **state)
@@ -137,6 +164,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decoding_after_a_prefill_of_any_length_gives_the_bits_of_a_longer_prefill),
         cmocka_unit_test(any_cut_into_steps_gives_the_bits_of_one_forward),
+        cmocka_unit_test(attention_in_cuts_gives_the_bits_of_all_rows_at_once),
         cmocka_unit_test(requests_that_share_steps_get_the_bits_of_being_alone),
         cmocka_unit_test(the_number_of_threads_changes_no_bit),
     };

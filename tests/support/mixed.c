@@ -49,6 +49,7 @@ static struct opened open_for(const char *dir, int32_t at_once, int32_t rows, co
     o.max_num_seqs = at_once;
     o.max_model_len = 512;
     o.max_num_batched_tokens = rows;
+    o.attn_prefill_chunk_size = rows ? 37 : 0; /* requests share cuts, and lie in several */
     o.state_checkpoint_interval_tokens = 128;
     return engine_open(dir, NULL, 2, &o);
 }

@@ -48,6 +48,7 @@ void rig_open(struct rig *r, const struct rig_options *o)
                                            .model = {.max_rows = r->max_rows,
                                                      .max_requests = o->max_requests ? o->max_requests : 4,
                                                      .max_logits = r->max_rows,
+                                                     .attention_rows = o->attention_rows,
                                                      .max_draft_rows = o->draft_rows,
                                                      .max_positions = o->max_positions ? o->max_positions : 1024}};
     must(runner_open(r->checkpoint, &r->plan, &r->geometry, r->backend, r->config.n_engram > 0 ? &r->map : NULL,

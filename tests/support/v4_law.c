@@ -7,7 +7,8 @@
 #include "cli/commands.h"
 #include "support/support.h"
 
-void law_open(struct rig *r, const char *scratch, const char *device, enum qr_profile profile, int threads)
+static void open_law(struct rig *r, const char *scratch, const char *device, enum qr_profile profile, int threads,
+                     int32_t attention_rows)
 {
     char folder[512], config[640];
     snprintf(folder, sizeof folder, "%s/section-13", scratch);
@@ -25,7 +26,18 @@ void law_open(struct rig *r, const char *scratch, const char *device, enum qr_pr
                                       .draft_width = 1,
                                       .draft_rows = LAW_TOKENS,
                                       .max_rows = LAW_TOKENS,
+                                      .attention_rows = attention_rows,
                                       .blocks = 32});
+}
+
+void law_open(struct rig *r, const char *scratch, const char *device, enum qr_profile profile, int threads)
+{
+    open_law(r, scratch, device, profile, threads, 0);
+}
+
+void law_open_cut(struct rig *r, const char *scratch, const char *device, enum qr_profile profile, int32_t attention_rows)
+{
+    open_law(r, scratch, device, profile, 2, attention_rows);
 }
 
 void law_tokens(const struct rig *r, int32_t out[LAW_TOKENS]) { rig_tokens(r, 130, out, LAW_TOKENS); }

@@ -9,6 +9,8 @@ enum { LAW_TOKENS = 304 };
 
 /* A rig over the section-13 model; its folder is made by `quire synth` under `scratch` when it is not there yet. */
 void law_open(struct rig *r, const char *scratch, const char *device, enum qr_profile profile, int threads);
+/* The same, whose attention takes at most so many rows at a time. */
+void law_open_cut(struct rig *r, const char *scratch, const char *device, enum qr_profile profile, int32_t attention_rows);
 /* The token sequence of all law tests. */
 void law_tokens(const struct rig *r, int32_t out[LAW_TOKENS]);
 /* The first `count` tokens in one step, in slot 3: what everything is compared with. */
