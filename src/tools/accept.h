@@ -28,6 +28,7 @@ struct accept {
     struct model_plan plan;
     qr_model *model;
     qr_engine *control;          /* no cache, no trimming, one request, a prompt in one step */
+    bool no_cache;               /* engines have no prefix cache */
     int32_t block;               /* tokens a PAGE: 32, or 128 where a ratio asks for it */
     int32_t rows, cap, interval; /* of a step, of one prompt and step, between images */
     int32_t longest;             /* tokens of a request */

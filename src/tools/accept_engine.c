@@ -15,6 +15,7 @@ qr_status accept_open(const struct accept *a, const struct accept_setup *s, qr_e
     o.state_checkpoint_interval_tokens = a->interval;
     o.kv_ram_bytes = 0;
     o.decoder_replay = o.encoder_replay = s->replay;
+    o.no_prefix_caching = a->no_cache;
     if (s->drafts > 0) {
         o.method = a->config.drafter == QR_DRAFTER_DSPARK ? "dspark" : "mtp";
         o.num_speculative_tokens = s->drafts;
@@ -165,4 +166,35 @@ qr_status accept_both(struct accept *a, struct accept_figures *f,
             return qr_fail(err, st, "replay %s: %s", modes[i], found.message);
     }
     return QR_OK;
+}
+
+/* Pages that cover the window, and chunks of a page (E04, E30). */
+static struct accept bounded_sizes(const struct accept *a)
+{
+    struct accept b = *a;
+    while (b.block < a->config.sliding_window - 1)
+        b.block *= 2;
+    b.cap = b.interval = b.block;
+    b.no_cache = true;
+    return b;
+}
+
+qr_status accept_all_modes(struct accept *a, struct accept_figures *f,
+                           qr_status (*run)(struct accept *a, const char *replay, struct accept_figures *f, qr_error *err),
+                           qr_error *err)
+{
+    struct accept b = bounded_sizes(a);
+    qr_error found = {0};
+    TRY(accept_both(a, f, run, err));
+    qr_status st = accept_open(&b, &(struct accept_setup){.replay = "bounded", .requests = 1}, &b.control, &found);
+    if (st == QR_REFUSED) { /* no layer behind the last KV source, or a window wider than a step */
+        accept_count(f, "bounded_refused", 1);
+        return QR_OK;
+    }
+    if (st == QR_OK) {
+        st = run(&b, "bounded", f, &found);
+        qr_engine_destroy(b.control);
+        accept_count(f, "bounded", 1);
+    }
+    return st == QR_OK ? QR_OK : qr_fail(err, st, "replay bounded: %s", found.message);
 }

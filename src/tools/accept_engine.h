@@ -51,6 +51,11 @@ qr_status accept_inject(qr_engine *engine, qr_injection what, qr_handle handle, 
 /* Every page is free or cached, every slot free. */
 qr_status accept_returned(const qr_engine *engine, const char *what, qr_error *err);
 
+/* The same, and where the model has it once with bounded replay: without a cache, whose hits would start elsewhere, and against
+ * a request alone that is cut into the same chunks (runtime.md 13, controls). */
+qr_status accept_all_modes(struct accept *a, struct accept_figures *f,
+                           qr_status (*run)(struct accept *a, const char *replay, struct accept_figures *f, qr_error *err),
+                           qr_error *err);
 /* Runs a case once with exact replay and once from images alone. */
 qr_status accept_both(struct accept *a, struct accept_figures *f,
                       qr_status (*run)(struct accept *a, const char *replay, struct accept_figures *f, qr_error *err),

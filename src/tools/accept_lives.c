@@ -38,7 +38,10 @@ static qr_status reversed(struct accept *a, const char *replay, struct accept_fi
     return st;
 }
 
-qr_status accept_reversed(struct accept *a, struct accept_figures *f, qr_error *err) { return accept_both(a, f, reversed, err); }
+qr_status accept_reversed(struct accept *a, struct accept_figures *f, qr_error *err)
+{
+    return accept_all_modes(a, f, reversed, err);
+}
 
 /* ---- A04 ---- */
 
@@ -240,7 +243,7 @@ static qr_status cancelled(struct accept *a, const char *replay, struct accept_f
 
 qr_status accept_cancelled(struct accept *a, struct accept_figures *f, qr_error *err)
 {
-    return accept_both(a, f, cancelled, err);
+    return accept_all_modes(a, f, cancelled, err);
 }
 
 /* One slot: an answer, another request that is cancelled in it, the answer again. */
@@ -269,7 +272,7 @@ static qr_status slot_reuse(struct accept *a, const char *replay, struct accept_
 
 qr_status accept_slot_reuse(struct accept *a, struct accept_figures *f, qr_error *err)
 {
-    return accept_both(a, f, slot_reuse, err);
+    return accept_all_modes(a, f, slot_reuse, err);
 }
 
 /* ---- A16 ---- */
