@@ -108,9 +108,6 @@ static qr_status open_backend(struct qr_engine *engine, qr_error *err)
     return backend_open(model->device, model->threads, &model->log, &engine->backend, err);
 }
 
-/* Until steps have been measured: a core's rough figures. They choose between ways to the same bits. */
-static const struct sched_costs first_costs = {.row_layer = 1e-4, .step = 5e-3, .byte = 2e-10};
-
 static qr_status open_sched(struct qr_engine *engine, const struct engine_size *size, qr_error *err)
 {
     char identity[ENGINE_IDENTITY];
@@ -118,7 +115,8 @@ static qr_status open_sched(struct qr_engine *engine, const struct engine_size *
     engine_identity(engine, identity);
     struct sched_options options = engine_sched_options(&engine->model->plan, &engine->geometry, &engine->pool, size);
     options.identity = identity;
-    options.costs = first_costs;
+    options.costs =
+        cost_of_model(cost_rates(engine->model->device), &engine->model->plan, (int64_t)size->bytes.weights);
     engine->results = qr_calloc((size_t)options.max_requests, sizeof *engine->results);
     engine->accepted = qr_calloc((size_t)options.max_requests, sizeof *engine->accepted);
     if (!engine->results || !engine->accepted)

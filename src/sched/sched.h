@@ -18,20 +18,13 @@
 #define QR_SCHED_SCHED_H
 
 #include "sched/batch.h"
+#include "sched/cost.h"
 #include "sched/request.h"
 
 enum replay {
     REPLAY_EXACT,
     REPLAY_OFF,    /* decoder: every row; encoder: resume from images only */
     REPLAY_BOUNDED /* the approximations of runtime.md 7.1 and 7.3, of plans with rows_decoder: no logits but the last row's */
-};
-
-/* What things cost, in seconds; the start of a request is the cheapest one (runtime.md 7.5). Figures of the executor.
- */
-struct sched_costs {
-    double row_layer; /* one row through one layer in a prefill chunk */
-    double step;      /* a step by itself, whatever its rows */
-    double byte;      /* one byte copied between STATE and PAGE */
 };
 
 struct sched_options {
@@ -54,7 +47,7 @@ struct sched_options {
     enum replay decoder_replay, encoder_replay;
     int32_t image_interval; /* tokens between rungs of the ladder; 0: no ladder */
     bool images;            /* false: no image is taken at all */
-    struct sched_costs costs;
+    struct sched_costs costs; /* the start of a request is the cheapest one (runtime.md 7.5) */
     bool check; /* sched_check after every pass and completion; also on in debug builds */
 };
 

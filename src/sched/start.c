@@ -18,15 +18,13 @@ static struct rows_request rows_wanted(const struct sched *s, const struct sched
                                  .rebuild = s->options.encoder_replay == REPLAY_BOUNDED && hit > 0};
 }
 
-static double rows_cost(const struct sched *s, const struct row_plan *rows)
+/* What it takes to start like that. */
+static struct start_way way_of(const struct sched *s, const struct start *st)
 {
-    const int32_t span = rows->end - rows->first, steps = (span + s->options.max_rows - 1) / s->options.max_rows;
-    return (double)rows_query_total(s->options.plan, rows) * s->options.costs.row_layer + steps * s->options.costs.step;
-}
-
-static double image_cost(const struct sched *s)
-{
-    return (double)s->options.geometry->image_bytes * s->options.costs.byte;
+    const bool image = st->image != IMAGE_NONE;
+    return (struct start_way){.row_layers = rows_query_total(s->options.plan, &st->rows),
+                              .rows = st->rows.end - st->rows.first,
+                              .bytes = image ? s->options.geometry->image_bytes : 0};
 }
 
 /* ---- completeness of rings ---- */
@@ -81,7 +79,7 @@ bool start_image_pays(struct sched *s, int32_t position, int32_t steps)
 {
     if (!s->options.images || !s->options.prefix_cache || position <= 0)
         return false;
-    return (double)rerun_rows(s, position) * s->options.costs.row_layer > image_cost(s) + steps * s->options.costs.step;
+    return cost_image_pays(&s->options.costs, rerun_rows(s, position), s->options.geometry->image_bytes, steps);
 }
 
 /* ---- the image to start from ---- */
@@ -183,7 +181,8 @@ void start_choose(struct sched *s, const struct sched_request *r, int32_t matche
         struct start other = *out;
         start_with(s, r, image, &other);
         const bool serves = other.rows.first == other.rings_from;
-        if (serves && (copy_mode || rows_cost(s, &other.rows) + image_cost(s) < rows_cost(s, &out->rows)))
+        const struct start_way ways[] = {way_of(s, out), way_of(s, &other)};
+        if (serves && (copy_mode || cost_least(&s->options.costs, ways, 2, s->options.max_rows) == 1))
             *out = other;
     }
     if (usable > 0 && out->rings_from < usable * s->block)

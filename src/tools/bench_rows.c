@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "cli/plural.h"
 #include "cli/print_json.h"
+#include "plan/products.h"
 #include "tools/bench_timer.h"
 
 enum { SHORTEST = 1024, KINDS = ATTEND_HCA + 1 };
@@ -32,60 +33,12 @@ struct table {
     int longest;
 };
 
-/* ---- operations ---- */
-
-/* Products of a row that passes through the whole layer, what it reads of other rows left out. */
-static double layer_products(const struct qr_config *c, const struct layer_plan *l)
-{
-    const double hidden = c->hidden_size, heads = (double)c->num_attention_heads * c->head_dim;
-    const double query = hidden * c->q_lora_rank + c->q_lora_rank * heads;
-    const double out = heads * c->o_lora_rank + (double)c->o_groups * c->o_lora_rank * hidden;
-    const double index = l->owns_index ? (double)c->q_lora_rank * c->index_n_heads * c->index_head_dim : 0;
-    const double experts = 3 * hidden * c->moe_intermediate_size * (l->n_active + 1) + hidden * l->n_experts;
-    return query + out + index + experts;
-}
-
-/* Rows of the cache that the attention of a query at `position` reads, and rows that its indexer scores. */
-static double keys_read(const struct qr_config *c, const struct layer_plan *l, int32_t position)
-{
-    const int32_t window = position + 1 < c->sliding_window ? position + 1 : c->sliding_window;
-    const int32_t visible = plan_visible(l->ratio, position);
-    return window + (l->index_owner >= 0 && visible > c->index_topk ? c->index_topk : visible);
-}
-
-static double position_products(const struct qr_config *c, const struct layer_plan *l, int32_t position)
-{
-    double scored = l->owns_index ? plan_visible(l->ratio, position) : 0;
-    const double most = (double)c->candidate_topk_blocks * c->candidate_block_size;
-    if (l->candidate_reader && scored > most)
-        scored = most;
-    return 2.0 * c->num_attention_heads * c->head_dim * keys_read(c, l, position) +
-           scored * c->index_n_heads * c->index_head_dim;
-}
-
-/* Products of a row that a layer only makes keys of: window key; compressed row and index key. */
-static double key_products(const struct qr_config *c) { return (double)c->hidden_size * c->head_dim; }
-
-static double compress_products(const struct qr_config *c, const struct layer_plan *l)
-{
-    const int32_t wide = l->compressor == COMPRESSOR_OVERLAP ? 4 : l->compressor == COMPRESSOR_SINGLE ? 1 : 2;
-    return (double)c->hidden_size * (wide * c->head_dim + (l->owns_index ? wide * c->index_head_dim : 0));
-}
-
 static void add_layer(const struct model_plan *plan, int32_t layer, const struct row_plan *rows, struct cost *out)
 {
-    const struct layer_plan *l = &plan->layer[layer];
-    const struct layer_start *s = &rows->layer[layer];
-    const struct qr_config *c = &plan->config;
-    const int64_t queries = rows->end - s->query;
-    double products = (double)queries * layer_products(c, l) + (double)(rows->end - s->key) * key_products(c);
-    if (l->owns_rows)
-        products += (double)(rows->end - s->compress) * compress_products(c, l);
-    for (int32_t p = s->query; p < rows->end; p++)
-        products += position_products(c, l, p);
-    out->rows[l->attend] += queries;
+    const int64_t queries = rows->end - rows->layer[layer].query;
+    out->rows[plan->layer[layer].attend] += queries;
     out->total += queries;
-    out->operations += 2 * products;
+    out->operations += 2 * products_of_layer(plan, layer, rows);
 }
 
 static struct cost cost_of(const struct model_plan *plan, const struct row_plan *rows)

@@ -1,3 +1,4 @@
+/* label: A11 A12 */
 /* Where chunks start and end under bounded replay (runtime.md 4.4, 4.6; 13, A11, A12): every small case. */
 #include "sched/chunk.h"
 #include "support/support.h"
