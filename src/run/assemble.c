@@ -398,7 +398,7 @@ static void fill_windows(struct assembly *a, int32_t index, struct layer_rows *r
 {
     const bool again = runs_again(a, index);
     start_at(a, index, PART_KEPT);
-    r->key_from = starts(a);
+    r->key_from = r->compress_from = starts(a); /* an owner has a start of its own */
     r->once = r->query;
     if (again) {
         start_at(a, index, PART_ONCE);
@@ -435,7 +435,6 @@ static void fill_layer(struct assembly *a, int32_t index)
     r->query = rows_from(a, 1);
     start_at(a, index, PART_KEY);
     r->key = rows_from(a, 1);
-    r->compress_from = starts(a);
     start_at(a, index, owner ? PART_INPUT : PART_KEY);
     r->input = rows_from(a, 1);
     fill_windows(a, index, r);
