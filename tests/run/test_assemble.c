@@ -249,10 +249,57 @@ static void verify_steps_are_held_to_the_draft_width(void **state)
     refused(&f, "draft width of 0");
 }
 
+/* Two requests beside one that decodes: the first goes back to row 32 to run rows below 50 again; of the second no window
+ * reaches below 64 in the layers before the last. */
+static void rows_that_are_run_again_see_one_another_and_leave_nothing(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct row_plan back = {.first = 32, .end = 57}, rebuilt = {.first = 64, .end = 100};
+    set_up(&f, 0);
+    for (int32_t i = 0; i < LAYERS; i++) {
+        const bool last = i == LAYERS - 1; /* the decoder: a tail of 9 rows */
+        back.layer[i] = (struct layer_start){
+            .query = last ? 48 : 32, .key = last ? 48 : 32, .compress = i ? 50 : 57, .low = last ? 48 : 0, .again = last ? 0 : 50};
+        rebuilt.layer[i] = (struct layer_start){.query = 64, .key = 64, .compress = i ? 96 : 100, .low = last ? 0 : 64};
+    }
+    struct batch_span *one = add(&f, 32, 25, 1), *two = add(&f, 64, 36, 1);
+    add(&f, 80, 1, 1);
+    one->rows = &back;
+    one->write_from = 50;
+    two->rows = &rebuilt;
+    two->write_from = 96;
+    assert_int_equal(assembly_check(f.assembly, &f.batch, NULL), QR_OK);
+    assert_int_equal(assembly_fill(f.assembly, &f.batch, NULL), QR_OK);
+    const struct step_rows *rows = assembly_rows(f.assembly);
+    for (int32_t i = 0; i < LAYERS; i++) {
+        const struct layer_rows *l = &rows->layer[i];
+        const bool last = i == LAYERS - 1;
+        assert_int_equal(l->key_from[0], last ? 48 : 50);
+        assert_int_equal(l->key_from[1], 64);
+        assert_int_equal(l->key_from[2], 80);
+        assert_int_equal(l->again.count, last ? 0 : 18);
+        for (int32_t row = 0; row < 25 + 36 + 1; row++) {
+            const bool first = row < 25, second = !first && row < 61, again = first && !last && row < 18;
+            const bool query = !first || !last || row >= 16;
+            assert_int_equal(listed(l->query, row), query);
+            assert_int_equal(listed(l->key, row), query);
+            assert_int_equal(listed(l->again, row), again);
+            assert_int_equal(listed(l->once, row), query && !again);
+            assert_int_equal(l->window_low[row], again ? 32 : first ? (last ? 48 : 0) : second ? (last ? 0 : 64) : 0);
+            assert_int_equal(listed(l->ring, row), first ? row >= 20 : second ? row >= 56 : true);
+            if (i > 0)
+                assert_int_equal(listed(l->compress, row), first ? row >= 18 : second ? row >= 57 : true);
+        }
+    }
+    assembly_close(f.assembly);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_and_lists_are_what_a_walk_over_the_tokens_finds),
+        cmocka_unit_test(rows_that_are_run_again_see_one_another_and_leave_nothing),
         cmocka_unit_test(every_broken_batch_is_refused_by_name),
         cmocka_unit_test(requests_may_share_blocks_that_neither_writes),
         cmocka_unit_test(verify_steps_are_held_to_the_draft_width),
