@@ -1,5 +1,5 @@
-/* fork.c: a request that goes on from what another has said so far (runtime.md 4.10). It is an ordinary request whose prompt
- * is read off the parent under the lock; what they share, pages, it finds in the prefix index. */
+/* fork.c: a request that goes on from what another has said so far (runtime.md 4.10). It is an ordinary request whose
+ * prompt is read off the parent under the lock; what they share, pages, it finds in the prefix index. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -7,7 +7,8 @@
 #include "engine/structs.h"
 
 /* The parent's prompt and what it has said, as of now. Fresh memory; the lock is held. */
-static qr_status read_parent(const struct qr_engine *engine, qr_handle parent, int32_t **tokens, size_t *count, qr_error *err)
+static qr_status read_parent(const struct qr_engine *engine, qr_handle parent, int32_t **tokens, size_t *count,
+                             qr_error *err)
 {
     const struct request *r = engine_find(engine, parent);
     if (!r || atomic_load(&r->cancelled))

@@ -215,7 +215,7 @@ static void note_cache(const struct qr_engine *engine, qr_metrics *out)
     const struct images *images = sched_images(engine->sched);
     const struct images_counters *counters = images_counters(images);
     out->blocks_free = (uint64_t)(blocks_free(sched_blocks(engine->sched)) + images_evictable(images)); /* cached ones too */
-    out->slots_free = out->slots_total - (uint64_t)m.running;
+    out->slots_free = (uint64_t)m.slots_free;
     out->cached_tokens = (uint64_t)m.cached_tokens;
     out->preemptions = (uint64_t)m.preemptions;
     out->wanted_tokens = (uint64_t)m.wanted_tokens;

@@ -113,7 +113,8 @@ static qr_status look_at(struct page_watch *w, block_id id, const uint8_t *base,
                    (unsigned long long)step);
 }
 
-qr_status page_watch_step(struct page_watch *w, const struct batch *batch, const uint8_t *base, int64_t most, qr_error *err)
+qr_status page_watch_step(struct page_watch *w, const struct batch *batch, const uint8_t *base, int64_t most,
+                          qr_error *err)
 {
     const int64_t blocks = w->pool.blocks;
     qr_status st = QR_OK;

@@ -27,11 +27,13 @@ qr_status sched_prove_hit(struct sched *s, qr_error *err)
         return qr_fail(err, QR_NO_MEMORY, "no memory for a block of %d tokens", count);
     for (int32_t i = 0; i < count; i++)
         tokens[i] = i;
-    const struct request_given given = {.tokens = tokens, .count = count, .limit = count + 1, .first_logits = count - 1};
+    const struct request_given given = {
+        .tokens = tokens, .count = count, .limit = count + 1, .first_logits = count - 1};
     qr_status st = sched_request_make(&given, s->block, &r, err);
     if (st == QR_OK && !publish_and_find(s, r))
-        st = qr_fail(err, QR_INTERNAL, "I5: a block that enters the prefix index is not found in it: no prompt would ever start "
-                                       "from the cache");
+        st = qr_fail(err, QR_INTERNAL,
+                     "I5: a block that enters the prefix index is not found in it: no prompt would ever start "
+                     "from the cache");
     sched_drop_cache(s);
     sched_request_free(r);
     qr_free(tokens);

@@ -405,6 +405,7 @@ struct sched_metrics sched_metrics(const struct sched *s)
     struct sched_metrics m = s->metrics;
     m.waiting = s->waiting.count + s->held;
     m.running = s->running.count;
+    m.slots_free = s->slot_count;
     return m;
 }
 

@@ -62,7 +62,7 @@ struct sched_metrics {
     int64_t hits, reruns, restores, lower_restores; /* admissions by how they started; hits: with cached tokens */
     int64_t wanted_tokens; /* of admissions: what an index and images that forget nothing could have served */
     int64_t demands, demands_declined, chunks_cut;
-    int64_t waiting, running; /* now */
+    int64_t waiting, running, slots_free; /* now */
 };
 
 qr_status sched_open(const struct sched_options *options, struct sched **out, qr_error *err);

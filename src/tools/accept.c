@@ -60,10 +60,11 @@ void accept_count(struct accept_figures *f, const char *name, double value)
 /* ---- the fixture ---- */
 
 static const char words[] =
-    "The lamp was lit before dusk, and the keeper wrote the hour and the wind into his book, as he had done every evening "
-    "for thirty years. A ship passed far out; nobody on it saw him. 灯塔在黄昏前点亮，看守人把时刻与风向写进簿子，"
+    "The lamp was lit before dusk, and the keeper wrote the hour and the wind into his book, as he had done "
+    "every evening for thirty years. A ship passed far out; nobody on it saw him. 灯塔在黄昏前点亮，看守人把时刻与风向写进簿子，"
     "三十年来每个傍晚都是如此。一艘船从远处驶过，船上没有人看见他。"
-    "int32_t best = 0;\nfor (int32_t i = 1; i < count; i++)\n    best = score[i] > score[best] ? i : best;\nreturn best;\n";
+    "int32_t best = 0;\nfor (int32_t i = 1; i < count; i++)\n    best = score[i] > score[best] ? i : best;\n"
+    "return best;\n";
 
 /* Pages of 32 tokens where the ratios allow it. */
 static int32_t smallest_block(const struct model_plan *plan)
@@ -310,15 +311,26 @@ int tool_acceptance(int argc, char **argv)
     int steps = 400, status, failed = 0;
     const struct option options[] = {
         MODEL_OPTIONS(m),
-        {.name = "only", .kind = OPTION_STRING, .target = &only, .value = "LIST", .help = "cases by their ids: A03,A07; default: all"},
-        {.name = "steps", .kind = OPTION_INT, .target = &steps, .value = "N", .help = "steps of the soak (A23); default 400", .least = 1,
+        {.name = "only",
+         .kind = OPTION_STRING,
+         .target = &only,
+         .value = "LIST",
+         .help = "cases by their ids: A03,A07; default: all"},
+        {.name = "steps",
+         .kind = OPTION_INT,
+         .target = &steps,
+         .value = "N",
+         .help = "steps of the soak (A23); default 400",
+         .least = 1,
          .most = 100000000},
         {.name = "json", .kind = OPTION_FLAG, .target = &json, .help = "one JSON object on standard output"},
         {0}};
-    struct command_line line = {.command = "acceptance", .synopsis = "--model DIR",
-                                .about = "Runs the acceptance suite of the runtime on a model folder: one entry for each case, passed, "
-                                         "failed or not applicable, with the reason and what was counted. Exit status 0 when none failed.",
-                                .options = options};
+    struct command_line line = {
+        .command = "acceptance",
+        .synopsis = "--model DIR",
+        .about = "Runs the acceptance suite of the runtime on a model folder: one entry for each case, passed, "
+                 "failed or not applicable, with the reason and what was counted. Exit status 0 when none failed.",
+        .options = options};
     qr_error err = {0};
     if (!options_parse(&line, argc, argv, &status))
         return status;

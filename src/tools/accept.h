@@ -1,6 +1,6 @@
-/* accept.h: the acceptance suite (runtime.md 13) on any model folder: its cases, and what they are given. A case says QR_OK
- * when its criterion holds, QR_UNSUPPORTED, with the reason, where it does not apply, anything else, with the first
- * difference, when it fails. */
+/* accept.h: the acceptance suite (runtime.md 13) on any model folder: its cases, and what they are given. A case says
+ * QR_OK when its criterion holds, QR_UNSUPPORTED, with the reason, where it does not apply, anything else, with the
+ * first difference, when it fails. */
 #ifndef QR_TOOLS_ACCEPT_H
 #define QR_TOOLS_ACCEPT_H
 
@@ -21,7 +21,8 @@ struct accept_figures {
 /* Adds to the figure of that name. */
 void accept_count(struct accept_figures *f, const char *name, double value);
 
-/* The folder, and the sizes of the fixture for its family: pages as small as they may be, prompts cut into many chunks. */
+/* The folder, and the sizes of the fixture for its family: pages as small as they may be, prompts cut into many chunks.
+ */
 struct accept {
     const struct model_options *options;
     struct qr_config config;
@@ -34,9 +35,9 @@ struct accept {
     int32_t longest;             /* tokens of a request */
     int32_t prompts[3];          /* lengths of the prompts: the last one is the long one */
     int64_t soak_steps;
-    bool ids_only;               /* the folder's tokenizer cannot split text */
-    qr_tokens words;             /* what prompts are made of: English, Chinese, code */
-    qr_tokens banned;            /* ids without a token */
+    bool ids_only;    /* the folder's tokenizer cannot split text */
+    qr_tokens words;  /* what prompts are made of: English, Chinese, code */
+    qr_tokens banned; /* ids without a token */
 };
 
 struct accept_case {

@@ -93,14 +93,16 @@ qr_status accept_finish(qr_engine *engine, qr_handle handle, struct accept_answe
     return st;
 }
 
-qr_status accept_ask(qr_engine *engine, const struct accept_prompt *p, int32_t most, struct accept_answer *out, qr_error *err)
+qr_status accept_ask(qr_engine *engine, const struct accept_prompt *p, int32_t most, struct accept_answer *out,
+                     qr_error *err)
 {
     qr_handle handle;
     TRY(accept_submit(engine, p, most, 0, &handle, err));
     return accept_finish(engine, handle, out, err);
 }
 
-qr_status accept_alone(struct accept *a, const struct accept_prompt *p, int32_t most, struct accept_answer *out, qr_error *err)
+qr_status accept_alone(struct accept *a, const struct accept_prompt *p, int32_t most, struct accept_answer *out,
+                       qr_error *err)
 {
     return accept_ask(a->control, p, most, out, err);
 }
@@ -109,8 +111,8 @@ qr_status accept_same(const struct accept_answer *alone, const struct accept_ans
 {
     for (int32_t i = 0; i < alone->count && i < r->count; i++) {
         if (alone->tokens[i] != r->tokens[i])
-            return qr_fail(err, QR_INTERNAL, "%s: token %d of the answer is %d, alone and cold %d", what, i, r->tokens[i],
-                           alone->tokens[i]);
+            return qr_fail(err, QR_INTERNAL, "%s: token %d of the answer is %d, alone and cold %d", what, i,
+                           r->tokens[i], alone->tokens[i]);
         if (memcmp(&alone->logprobs[i], &r->logprobs[i], sizeof(float)) != 0)
             return qr_fail(err, QR_INTERNAL, "%s: token %d has log probability %.9g, alone and cold %.9g", what, i,
                            (double)r->logprobs[i], (double)alone->logprobs[i]);
@@ -150,8 +152,8 @@ qr_status accept_returned(const qr_engine *engine, const char *what, qr_error *e
     if (m.blocks_free == m.blocks_total && m.slots_free == m.slots_total)
         return QR_OK;
     return qr_fail(err, QR_INTERNAL, "%s: %llu of %llu pages and %llu of %llu slots came back", what,
-                   (unsigned long long)m.blocks_free, (unsigned long long)m.blocks_total, (unsigned long long)m.slots_free,
-                   (unsigned long long)m.slots_total);
+                   (unsigned long long)m.blocks_free, (unsigned long long)m.blocks_total,
+                   (unsigned long long)m.slots_free, (unsigned long long)m.slots_total);
 }
 
 qr_status accept_both(struct accept *a, struct accept_figures *f,
@@ -180,7 +182,8 @@ static struct accept bounded_sizes(const struct accept *a)
 }
 
 qr_status accept_all_modes(struct accept *a, struct accept_figures *f,
-                           qr_status (*run)(struct accept *a, const char *replay, struct accept_figures *f, qr_error *err),
+                           qr_status (*run)(struct accept *a, const char *replay, struct accept_figures *f,
+                                            qr_error *err),
                            qr_error *err)
 {
     struct accept b = bounded_sizes(a);

@@ -8,7 +8,7 @@
 struct accept_setup {
     const char *replay; /* decoder and encoder: NULL (exact) or "off" (images only) */
     int32_t rows, cap, requests;
-    int32_t drafts;     /* that a step verifies at most, of the checkpoint's drafter; 0: none is used */
+    int32_t drafts; /* that a step verifies at most, of the checkpoint's drafter; 0: none is used */
 };
 qr_status accept_open(const struct accept *a, const struct accept_setup *setup, qr_engine **out, qr_error *err);
 
@@ -36,11 +36,14 @@ qr_status accept_submit(qr_engine *engine, const struct accept_prompt *p, int32_
                         qr_error *err);
 /* Polls to the end and forgets the request. */
 qr_status accept_finish(qr_engine *engine, qr_handle handle, struct accept_answer *out, qr_error *err);
-qr_status accept_ask(qr_engine *engine, const struct accept_prompt *p, int32_t most, struct accept_answer *out, qr_error *err);
+qr_status accept_ask(qr_engine *engine, const struct accept_prompt *p, int32_t most, struct accept_answer *out,
+                     qr_error *err);
 /* What the prompt gives alone: cold, in one step, every layer on every row. */
-qr_status accept_alone(struct accept *a, const struct accept_prompt *p, int32_t most, struct accept_answer *out, qr_error *err);
+qr_status accept_alone(struct accept *a, const struct accept_prompt *p, int32_t most, struct accept_answer *out,
+                       qr_error *err);
 /* The same bits. `what` stands in the sentence that says they are not. */
-qr_status accept_same(const struct accept_answer *alone, const struct accept_answer *r, const char *what, qr_error *err);
+qr_status accept_same(const struct accept_answer *alone, const struct accept_answer *r, const char *what,
+                      qr_error *err);
 /* Asks the engine, and compares with the prompt alone. */
 qr_status accept_agree(struct accept *a, qr_engine *engine, const struct accept_prompt *p, const char *what,
                        struct accept_answer *out, qr_error *err);
@@ -51,10 +54,11 @@ qr_status accept_inject(qr_engine *engine, qr_injection what, qr_handle handle, 
 /* Every page is free or cached, every slot free. */
 qr_status accept_returned(const qr_engine *engine, const char *what, qr_error *err);
 
-/* The same, and where the model has it once with bounded replay: without a cache, whose hits would start elsewhere, and against
- * a request alone that is cut into the same chunks (runtime.md 13, controls). */
+/* The same, and where the model has it once with bounded replay: without a cache, whose hits would start elsewhere, and
+ * against a request alone that is cut into the same chunks (runtime.md 13, controls). */
 qr_status accept_all_modes(struct accept *a, struct accept_figures *f,
-                           qr_status (*run)(struct accept *a, const char *replay, struct accept_figures *f, qr_error *err),
+                           qr_status (*run)(struct accept *a, const char *replay, struct accept_figures *f,
+                                            qr_error *err),
                            qr_error *err);
 /* Runs a case once with exact replay and once from images alone. */
 qr_status accept_both(struct accept *a, struct accept_figures *f,

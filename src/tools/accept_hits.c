@@ -26,7 +26,8 @@ static qr_status same_pages(const qr_engine *engine, const uint64_t *before, qr_
     qr_status st = before && now ? QR_OK : qr_fail(err, QR_NO_MEMORY, "no memory for sums of pages");
     for (int64_t id = 1; st == QR_OK && id < engine->pool.blocks; id++)
         if (before[id] && now[id] && before[id] != now[id])
-            st = qr_fail(err, QR_INTERNAL, "cached page %lld was changed by a request that starts from it", (long long)id);
+            st = qr_fail(err, QR_INTERNAL, "cached page %lld was changed by a request that starts from it",
+                         (long long)id);
     qr_free(now);
     return st;
 }
@@ -64,16 +65,17 @@ static qr_status check_hit(const struct accept *a, const struct hit *h, const st
 {
     const int32_t first = first_row(a, h->boundary, h->boundary + h->suffix);
     if (r->usage.cached_tokens != h->boundary)
-        return qr_fail(err, QR_INTERNAL, "a suffix of %d behind a hit of %d: %d cached tokens are told", h->suffix, h->boundary,
-                       r->usage.cached_tokens);
+        return qr_fail(err, QR_INTERNAL, "a suffix of %d behind a hit of %d: %d cached tokens are told", h->suffix,
+                       h->boundary, r->usage.cached_tokens);
     /* prompts may take an image of their own on the way: its rings start at most a block earlier */
     if (!h->images && (rerun < (uint64_t)(h->boundary - first) || rerun > (uint64_t)(h->boundary - first + a->block)))
-        return qr_fail(err, QR_INTERNAL, "a suffix of %d behind a hit of %d reruns %llu rows, wanted %d", h->suffix, h->boundary,
-                       (unsigned long long)rerun, h->boundary - first);
+        return qr_fail(err, QR_INTERNAL, "a suffix of %d behind a hit of %d reruns %llu rows, wanted %d", h->suffix,
+                       h->boundary, (unsigned long long)rerun, h->boundary - first);
     return m->hits ? QR_OK : qr_fail(err, QR_INTERNAL, "no hit was counted");
 }
 
-static qr_status one_hit(struct accept *a, qr_engine *engine, const struct hit *h, struct accept_figures *f, qr_error *err)
+static qr_status one_hit(struct accept *a, qr_engine *engine, const struct hit *h, struct accept_figures *f,
+                         qr_error *err)
 {
     struct accept_prompt p;
     struct accept_answer alone, r;
@@ -107,9 +109,8 @@ static int32_t suffixes(const struct accept *a, int32_t out[24])
     int32_t still = 1, n = 0;
     while (still < deep && first_row(a, deep, deep + still) != first_row(a, deep, 2 * deep))
         still++;
-    const int32_t all[] = {1,           2,      3,           4,         block - 1,   block,     block + 1, window - 1,
-                           window,      127,    128,         129,       2 * window,  255,       256,       257,
-                           still - 1,   still,  still + 1,   300};
+    const int32_t all[] = {1,   2,   3,          4,   block - 1, block, block + 1, window - 1, window,    127,
+                           128, 129, 2 * window, 255, 256,       257,   still - 1, still,      still + 1, 300};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i] > 0 && all[i] + 2 * block + ACCEPT_ANSWER < a->longest)
             out[n++] = all[i];
@@ -184,7 +185,8 @@ qr_status accept_last_chunk(struct accept *a, struct accept_figures *f, qr_error
 /* Steps of fewer rows than the rerun has. */
 qr_status accept_budget(struct accept *a, struct accept_figures *f, qr_error *err)
 {
-    const int32_t hit = 2 * a->block, end = hit + 5, run = end - first_row(a, hit, end), rows = run / 3 > 2 ? run / 3 : 2;
+    const int32_t hit = 2 * a->block, end = hit + 5, run = end - first_row(a, hit, end),
+                  rows = run / 3 > 2 ? run / 3 : 2;
     struct accept_prompt p;
     struct accept_answer alone, r;
     qr_engine *engine;
@@ -202,7 +204,8 @@ qr_status accept_budget(struct accept *a, struct accept_figures *f, qr_error *er
         st = accept_ask(engine, &p, ACCEPT_ANSWER, &r, err);
     if (st == QR_OK)
         st = accept_same(&alone, &r, "a rerun in chunks", err);
-    const uint64_t taken = accept_metrics(engine).steps - steps, least = (uint64_t)((run + rows - 1) / rows + ACCEPT_ANSWER - 1);
+    const uint64_t taken = accept_metrics(engine).steps - steps,
+                   least = (uint64_t)((run + rows - 1) / rows + ACCEPT_ANSWER - 1);
     if (st == QR_OK && (r.usage.cached_tokens != hit || taken < least))
         st = qr_fail(err, QR_INTERNAL, "%d cached tokens, and %llu steps of %d rows for %d rows and %d tokens",
                      r.usage.cached_tokens, (unsigned long long)taken, rows, run, ACCEPT_ANSWER);

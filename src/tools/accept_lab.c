@@ -17,12 +17,14 @@ static qr_status open_parts(struct lab *lab, qr_error *err)
     g.draft_width = 0;
     TRY(geometry_make(&a->plan, &g, &lab->geometry, err));
     TRY(open_device(a->options->device, a->options->threads, &log, &lab->backend, err));
-    const struct runner_options options = {
-        .blocks = LAB_BLOCKS,
-        .slots = LAB_SLOTS,
-        .model = {.max_rows = lab->rows, .max_requests = LAB_SLOTS, .max_logits = lab->rows, .max_positions = ACCEPT_LONGEST}};
-    return runner_open(model->checkpoint, &a->plan, &lab->geometry, lab->backend, a->config.n_engram > 0 ? &model->map : NULL,
-                       &options, &lab->runner, err);
+    const struct runner_options options = {.blocks = LAB_BLOCKS,
+                                           .slots = LAB_SLOTS,
+                                           .model = {.max_rows = lab->rows,
+                                                     .max_requests = LAB_SLOTS,
+                                                     .max_logits = lab->rows,
+                                                     .max_positions = ACCEPT_LONGEST}};
+    return runner_open(model->checkpoint, &a->plan, &lab->geometry, lab->backend,
+                       a->config.n_engram > 0 ? &model->map : NULL, &options, &lab->runner, err);
 }
 
 qr_status lab_open(struct accept *a, int32_t rows, struct lab *out, qr_error *err)
@@ -70,16 +72,16 @@ struct batch_span lab_span(const struct lab *lab, const struct lab_request *q, i
                                .tokens = q->tokens + q->position};
 }
 
-qr_status lab_step(struct lab *lab, struct lab_request *q, const struct batch_span *span, const struct model_observer *observer,
-                   qr_error *err)
+qr_status lab_step(struct lab *lab, struct lab_request *q, const struct batch_span *span,
+                   const struct model_observer *observer, qr_error *err)
 {
     const struct batch batch = {.count = 1, .spans = span};
     const int64_t vocab = lab->a->config.vocab_size;
     TRY(runner_step(lab->runner, &batch, observer, err));
     q->position = span->first_position + span->count;
     if (runner_cursor(lab->runner, q->slot).position != q->position)
-        return qr_fail(err, QR_INTERNAL, "behind rows %d to %d the cursor stands at %lld", span->first_position, q->position - 1,
-                       (long long)runner_cursor(lab->runner, q->slot).position);
+        return qr_fail(err, QR_INTERNAL, "behind rows %d to %d the cursor stands at %lld", span->first_position,
+                       q->position - 1, (long long)runner_cursor(lab->runner, q->slot).position);
     if (!q->logits || span->logits_from == span->count)
         return QR_OK;
     return lab_read(lab, q->logits + (span->first_position + span->logits_from) * vocab,
@@ -99,8 +101,8 @@ qr_status lab_run(struct lab *lab, struct lab_request *q, const int32_t *chunks,
     return QR_OK;
 }
 
-qr_status lab_same(const struct lab *lab, const struct lab_request *alone, const struct lab_request *q, const char *what,
-                   qr_error *err)
+qr_status lab_same(const struct lab *lab, const struct lab_request *alone, const struct lab_request *q,
+                   const char *what, qr_error *err)
 {
     const size_t vocab = (size_t)lab->a->config.vocab_size;
     for (int32_t p = 0; p < alone->position && p < q->position; p++)

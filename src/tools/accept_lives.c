@@ -1,5 +1,5 @@
-/* accept_lives.c: requests that share an engine: turned around, forked, preempted, cancelled, put to sleep (A03 to A08, A16,
- * A26). */
+/* accept_lives.c: requests that share an engine: turned around, forked, preempted, cancelled, put to sleep (A03 to A08,
+ * A16, A26). */
 #include <stdio.h>
 #include <string.h>
 
@@ -69,7 +69,8 @@ static qr_status forks(struct accept *a, const char *replay, struct accept_figur
             st = accept_same(&alone[i], &r, i ? "fork" : "parent", err);
         /* the image of the prompt's end may still be on its way: a fork then starts from one before */
         if (st == QR_OK && i && (r.usage.cached_tokens <= 0 || (exact && r.usage.cached_tokens != shared)))
-            st = qr_fail(err, QR_INTERNAL, "fork %d starts from %d cached tokens of %d", i, r.usage.cached_tokens, shared);
+            st = qr_fail(err, QR_INTERNAL, "fork %d starts from %d cached tokens of %d", i, r.usage.cached_tokens,
+                         shared);
     }
     if (st == QR_OK) {
         const qr_metrics m = accept_metrics(engine);
@@ -83,7 +84,10 @@ static qr_status forks(struct accept *a, const char *replay, struct accept_figur
     return st;
 }
 
-qr_status accept_forks(struct accept *a, struct accept_figures *f, qr_error *err) { return accept_both(a, f, forks, err); }
+qr_status accept_forks(struct accept *a, struct accept_figures *f, qr_error *err)
+{
+    return accept_both(a, f, forks, err);
+}
 
 /* ---- A05 ---- */
 
@@ -105,7 +109,8 @@ static qr_status no_images(struct accept *a, const char *replay, struct accept_f
         if (st == QR_OK)
             st = accept_agree(a, engine, &p, i == 0 ? "cold" : i == 1 ? "cached" : "without images", &r, err);
         if (st == QR_OK && r.usage.cached_tokens != wanted[i])
-            st = qr_fail(err, QR_INTERNAL, "run %d starts from %d cached tokens, wanted %d", i, r.usage.cached_tokens, wanted[i]);
+            st = qr_fail(err, QR_INTERNAL, "run %d starts from %d cached tokens, wanted %d", i, r.usage.cached_tokens,
+                         wanted[i]);
     }
     if (st == QR_OK)
         accept_count(f, "rerun", (double)accept_metrics(engine).hits_rerun);
@@ -136,7 +141,8 @@ static qr_status preempt_at(struct accept *a, qr_engine *engine, uint64_t chunks
     TRY(accept_finish(engine, handle, &r, err));
     TRY(accept_same(&alone, &r, "preempted", err));
     if (accept_metrics(engine).preemptions != before + 1)
-        return qr_fail(err, QR_INTERNAL, "preempted before step %llu of it: it was not", (unsigned long long)chunks + 1);
+        return qr_fail(err, QR_INTERNAL, "preempted before step %llu of it: it was not",
+                       (unsigned long long)chunks + 1);
     return accept_returned(engine, "preempted", err);
 }
 
@@ -167,7 +173,8 @@ qr_status accept_preempted(struct accept *a, struct accept_figures *f, qr_error 
 /* ---- A07, A08 ---- */
 
 /* A cancelled answer is the beginning of the one that it would have been. */
-static qr_status begins_like(const struct accept_answer *alone, const struct accept_answer *r, const char *what, qr_error *err)
+static qr_status begins_like(const struct accept_answer *alone, const struct accept_answer *r, const char *what,
+                             qr_error *err)
 {
     if (r->finish != QR_FINISH_CANCELLED)
         return accept_same(alone, r, what, err); /* the cancel came too late */
@@ -193,7 +200,8 @@ static qr_status cancel_at(qr_engine *engine, uint64_t later, const struct accep
     for (int i = 0; i < 3; i++) {
         TRY(accept_finish(engine, handle[i], &r, err));
         accept_count(f, "cancelled", r.finish == QR_FINISH_CANCELLED);
-        TRY(i == 0 ? accept_same(&alone[i], &r, "beside a cancelled one", err) : begins_like(&alone[i], &r, "cancelled", err));
+        TRY(i == 0 ? accept_same(&alone[i], &r, "beside a cancelled one", err)
+                   : begins_like(&alone[i], &r, "cancelled", err));
     }
     return accept_returned(engine, "after a cancel", err);
 }
@@ -210,7 +218,8 @@ static qr_status cancel_after(qr_engine *engine, const struct accept_prompt *p, 
     qr_cancel(engine, handle);
     TRY(accept_finish(engine, handle, &r, err));
     if (r.count != 0 || r.finish != QR_FINISH_CANCELLED)
-        return qr_fail(err, QR_INTERNAL, "%d tokens came after a cancel, and it ended by %s", r.count, qr_finish_name(r.finish));
+        return qr_fail(err, QR_INTERNAL, "%d tokens came after a cancel, and it ended by %s", r.count,
+                       qr_finish_name(r.finish));
     return accept_returned(engine, "after a cancel", err);
 }
 
@@ -223,8 +232,9 @@ static qr_status cancel_everywhere(struct accept *a, qr_engine *engine, struct a
         accept_prompt(a, 0, 0, 7 + i, a->prompts[i], &p[i]);
         TRY(accept_alone(a, &p[i], ACCEPT_ANSWER, &alone[i], err));
     }
-    for (uint64_t later = 0; later < chunks + ACCEPT_ANSWER + 2; later += later > 3 && later + 3 < chunks ? chunks / 3 : 1)
-        TRY(cancel_at(engine, later, p, alone, f, err)); /* the cache is warm from the second on: restores are cancelled too */
+    for (uint64_t later = 0; later<chunks + ACCEPT_ANSWER + 2; later += later> 3 && later + 3 < chunks ? chunks / 3 : 1)
+        TRY(cancel_at(engine, later, p, alone, f,
+                      err)); /* the cache is warm from the second on: restores are cancelled too */
     for (int32_t taken = 0; taken < 6; taken++)
         TRY(cancel_after(engine, &p[0], taken, err));
     return QR_OK;
@@ -279,8 +289,8 @@ qr_status accept_slot_reuse(struct accept *a, struct accept_figures *f, qr_error
 
 enum { DRAFTED = 24 };
 
-/* Three requests that are drafted for: one is preempted with drafts pending, one cancelled behind a verify step; then the first
- * again, from what they left in the cache. */
+/* Three requests that are drafted for: one is preempted with drafts pending, one cancelled behind a verify step; then
+ * the first again, from what they left in the cache. */
 static qr_status drafted(qr_engine *engine, const struct accept_prompt p[3], const struct accept_answer alone[3],
                          struct accept_figures *f, qr_error *err)
 {
@@ -344,7 +354,8 @@ qr_status accept_sleep(struct accept *a, struct accept_figures *f, qr_error *err
         for (int turn = 0; st == QR_OK && turn < 2; turn++) { /* the index is cleared, and fills again */
             st = accept_agree(a, engine, &p, "behind a sleep", &r, err);
             if (st == QR_OK && (r.usage.cached_tokens > 0) != turn)
-                st = qr_fail(err, QR_INTERNAL, "run %d behind a sleep starts from %d cached tokens", turn, r.usage.cached_tokens);
+                st = qr_fail(err, QR_INTERNAL, "run %d behind a sleep starts from %d cached tokens", turn,
+                             r.usage.cached_tokens);
         }
         accept_count(f, "sleeps", 1);
     }

@@ -45,7 +45,8 @@ static qr_status check_fork(const struct soak *s, int prompt, const struct accep
     const int32_t from = r->usage.prompt_tokens - s->prompt[prompt].count;
     for (int32_t i = 0; i < r->count && from + i < s->alone[prompt].count; i++)
         if (r->tokens[i] != s->alone[prompt].tokens[from + i])
-            return qr_fail(err, QR_INTERNAL, "a fork at token %d of an answer goes on with %d at token %d, the answer with %d", from,
+            return qr_fail(err, QR_INTERNAL,
+                           "a fork at token %d of an answer goes on with %d at token %d, the answer with %d", from,
                            r->tokens[i], i, s->alone[prompt].tokens[from + i]);
     return QR_OK;
 }
@@ -99,8 +100,9 @@ static void fork_one(struct soak *s, struct accept_figures *f)
 
 static qr_status disturb(struct soak *s, qr_error *err)
 {
-    static const qr_injection what[] = {QR_INJECT_PREEMPT,  QR_INJECT_PREEMPT,     QR_INJECT_RELOCATE, QR_INJECT_REVERSE,
-                                        QR_INJECT_REVERSE, QR_INJECT_DROP_IMAGES, QR_INJECT_DROP_CACHE, QR_INJECT_CANCEL};
+    static const qr_injection what[] = {QR_INJECT_PREEMPT,    QR_INJECT_PREEMPT, QR_INJECT_RELOCATE,
+                                        QR_INJECT_REVERSE,    QR_INJECT_REVERSE, QR_INJECT_DROP_IMAGES,
+                                        QR_INJECT_DROP_CACHE, QR_INJECT_CANCEL};
     const qr_handle handle = s->live[pick(s, s->count)].handle;
     return accept_inject(s->engine, what[pick(s, sizeof what / sizeof *what)], handle, (uint64_t)pick(s, 6), err);
 }
@@ -135,8 +137,8 @@ static qr_status soak(struct soak *s, const char *replay, struct accept_figures 
         accept_count(f, "restored", (double)(m.hits_restored + m.hits_restored_lower));
         accept_count(f, "preempted", (double)m.preemptions);
         if (m.hits == 0 || m.preemptions == 0)
-            st = qr_fail(err, QR_INTERNAL, "%llu hits and %llu preemptions: the soak shows nothing", (unsigned long long)m.hits,
-                         (unsigned long long)m.preemptions);
+            st = qr_fail(err, QR_INTERNAL, "%llu hits and %llu preemptions: the soak shows nothing",
+                         (unsigned long long)m.hits, (unsigned long long)m.preemptions);
     }
     qr_engine_destroy(s->engine);
     return st;

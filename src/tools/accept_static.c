@@ -112,11 +112,14 @@ static qr_status far_addresses(const struct geometry *g, struct accept_figures *
         geometry_main_plane(g, &pool, base, owner, &plane);
         const int64_t at = plane_value_offset(&plane, (int32_t)blocks - 1, 0);
         if (at != (blocks - 1) * g->main_page_bytes || at < far)
-            return qr_fail(err, QR_INTERNAL, "the last of %lld pages lies at byte %lld", (long long)blocks, (long long)at);
+            return qr_fail(err, QR_INTERNAL, "the last of %lld pages lies at byte %lld", (long long)blocks,
+                           (long long)at);
     }
-    const int64_t cursor = geometry_cursor(g, &pool, slots - 1), wanted = pool.state_offset + (slots - 1) * g->state_bytes;
+    const int64_t cursor = geometry_cursor(g, &pool, slots - 1),
+                  wanted = pool.state_offset + (slots - 1) * g->state_bytes;
     if (cursor != wanted + g->cursor_offset || pool.bytes != pool.state_offset + slots * g->state_bytes)
-        return qr_fail(err, QR_INTERNAL, "the last of %lld slots has its cursor at byte %lld", (long long)slots, (long long)cursor);
+        return qr_fail(err, QR_INTERNAL, "the last of %lld slots has its cursor at byte %lld", (long long)slots,
+                       (long long)cursor);
     accept_count(f, "pool_bytes", (double)pool.bytes);
     return QR_OK;
 }
@@ -144,7 +147,8 @@ static qr_status make_bare(const char *model, char **out, qr_error *err)
     char *config = NULL, *real = NULL, *link = NULL;
     qr_status st = QR_OK;
     *out = NULL;
-    if (asprintf(&config, "%s/config.json", model) < 0 || asprintf(out, "%s/quire-XXXXXX", place ? place : P_tmpdir) < 0)
+    if (asprintf(&config, "%s/config.json", model) < 0 ||
+        asprintf(out, "%s/quire-XXXXXX", place ? place : P_tmpdir) < 0)
         return qr_fail(err, QR_NO_MEMORY, "no memory for a path");
     real = realpath(config, NULL);
     if (!real || !mkdtemp(*out) || asprintf(&link, "%s/config.json", *out) < 0 || symlink(real, link) != 0)
@@ -191,8 +195,8 @@ static qr_status check_pools(const struct accept *a, const char *folder, struct 
         int32_t block, cap;
         uint64_t bytes;
         const char *kv, *index;
-    } cases[] = {{"E02", 129, 0, 0, NULL, NULL},  {"E03", 16, 0, 0, NULL, NULL},  {"E05", 0, 0, 0, NULL, "int3"},
-                 {"E06", 0, 0, 0, "int3", NULL}, {"E30", 0, 5, 0, NULL, NULL}, {"E31", 0, 0, 4096, NULL, NULL}};
+    } cases[] = {{"E02", 129, 0, 0, NULL, NULL}, {"E03", 16, 0, 0, NULL, NULL}, {"E05", 0, 0, 0, NULL, "int3"},
+                 {"E06", 0, 0, 0, "int3", NULL}, {"E30", 0, 5, 0, NULL, NULL},  {"E31", 0, 0, 4096, NULL, NULL}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         qr_engine_options o = sound(a);
         o.block_size = cases[i].block;
@@ -231,8 +235,9 @@ static qr_status check_sound(const struct accept *a, const char *folder, qr_erro
     qr_plan_bytes plan;
     qr_error found = {0};
     const qr_status st = qr_plan(folder, NULL, &o, &plan, &found);
-    return st == QR_BAD_FILE ? QR_OK
-                             : qr_fail(err, QR_INTERNAL, "no rule is broken: %s, \"%.300s\"", qr_status_name(st), found.message);
+    return st == QR_BAD_FILE
+               ? QR_OK
+               : qr_fail(err, QR_INTERNAL, "no rule is broken: %s, \"%.300s\"", qr_status_name(st), found.message);
 }
 
 qr_status accept_rules(struct accept *a, struct accept_figures *f, qr_error *err)

@@ -22,8 +22,8 @@ static qr_status same_cursor(struct lab *lab, const struct lab_request *q, qr_er
     const struct cursor found = runner_cursor(lab->runner, q->slot), wanted = runner_cursor(lab->runner, 3);
     if (found.position == wanted.position && memcmp(found.history, wanted.history, sizeof found.history) == 0)
         return QR_OK;
-    return qr_fail(err, QR_INTERNAL, "behind %d tokens in chunks the cursor's history is another than behind one forward",
-                   q->position);
+    return qr_fail(err, QR_INTERNAL,
+                   "behind %d tokens in chunks the cursor's history is another than behind one forward", q->position);
 }
 
 static qr_status run_chunks(struct lab *lab, const struct accept_prompt *p, struct accept_figures *f, qr_error *err)
@@ -229,8 +229,8 @@ static qr_status run_wrap(struct lab *lab, const struct lab_request *whole, stru
 }
 
 static qr_status against_whole(struct accept *a, int32_t count,
-                               qr_status (*run)(struct lab *lab, const struct lab_request *whole, struct accept_figures *f,
-                                                qr_error *err),
+                               qr_status (*run)(struct lab *lab, const struct lab_request *whole,
+                                                struct accept_figures *f, qr_error *err),
                                struct accept_figures *f, qr_error *err)
 {
     struct accept_prompt p;
@@ -268,7 +268,8 @@ struct audit {
     int32_t keys[QR_MAX_LAYERS], queries[QR_MAX_LAYERS];
 };
 
-static qr_status count_written(const struct audit *a, const void *buffer, int64_t row_bytes, int32_t *out, qr_error *err)
+static qr_status count_written(const struct audit *a, const void *buffer, int64_t row_bytes, int32_t *out,
+                               qr_error *err)
 {
     const int64_t bytes = a->rows * row_bytes;
     uint8_t *found = qr_malloc((size_t)bytes);
@@ -303,22 +304,24 @@ static qr_status look(void *user, enum model_point point, int32_t layer, const s
 /* Of rows [from, end), those at `first` or behind. */
 static int32_t behind(int32_t first, int32_t from, int32_t end) { return most(0, end - most(first, from)); }
 
-static qr_status check_audit(const struct audit *a, const struct row_plan *rows, const struct batch_span *span, qr_error *err)
+static qr_status check_audit(const struct audit *a, const struct row_plan *rows, const struct batch_span *span,
+                             qr_error *err)
 {
     const int32_t from = span->first_position, end = from + span->count;
     for (int32_t layer = 0; layer < a->lab->a->plan.layers; layer++) {
-        const int32_t keys = behind(rows->layer[layer].key, from, end), queries = behind(rows->layer[layer].query, from, end);
+        const int32_t keys = behind(rows->layer[layer].key, from, end),
+                      queries = behind(rows->layer[layer].query, from, end);
         if (a->keys[layer] != keys || a->queries[layer] != queries)
             return qr_fail(err, QR_INTERNAL,
-                           "layer %d of a chunk of rows %d to %d: %d window keys and %d rows, the plan has %d and %d", layer, from,
-                           end - 1, a->keys[layer], a->queries[layer], keys, queries);
+                           "layer %d of a chunk of rows %d to %d: %d window keys and %d rows, the plan has %d and %d",
+                           layer, from, end - 1, a->keys[layer], a->queries[layer], keys, queries);
     }
     return QR_OK;
 }
 
 /* Runs the rows of a plan in chunks of `cut`, and looks at each. */
-static qr_status audit_plan(struct lab *lab, struct lab_request *q, const struct row_plan *rows, int32_t hit, int32_t cut,
-                            struct accept_figures *f, qr_error *err)
+static qr_status audit_plan(struct lab *lab, struct lab_request *q, const struct row_plan *rows, int32_t hit,
+                            int32_t cut, struct accept_figures *f, qr_error *err)
 {
     const int32_t history = (int32_t)(lab->geometry.cursor_bytes / 8) - 1, back = least(history, rows->first);
     q->position = rows->first;
@@ -348,7 +351,8 @@ static qr_status audit_plan(struct lab *lab, struct lab_request *q, const struct
 static qr_status run_audit(struct lab *lab, const struct lab_request *whole, struct accept_figures *f, qr_error *err)
 {
     const struct accept *a = lab->a;
-    const int32_t end = whole->count, hits[] = {0, a->block, end / a->block / 2 * a->block, (end - 1) / a->block * a->block};
+    const int32_t end = whole->count,
+                  hits[] = {0, a->block, end / a->block / 2 * a->block, (end - 1) / a->block * a->block};
     const int32_t cuts[] = {end, 97, 32};
     const size_t row = (size_t)a->config.vocab_size, last = (size_t)(end - 1) * row;
     struct lab_request q = {0};
@@ -361,7 +365,8 @@ static qr_status run_audit(struct lab *lab, const struct lab_request *whole, str
             q.slot = hits[h] ? 2 : 1;
             st = audit_plan(lab, &q, &rows, hits[h], cuts[c], f, err);
             if (st == QR_OK && memcmp(q.logits + last, whole->logits + last, row * sizeof(float)) != 0)
-                st = qr_fail(err, QR_INTERNAL, "a hit of %d in chunks of %d: other logits than every row gives", hits[h], cuts[c]);
+                st = qr_fail(err, QR_INTERNAL, "a hit of %d in chunks of %d: other logits than every row gives",
+                             hits[h], cuts[c]);
         }
     lab_request_free(&q);
     return st;

@@ -1,4 +1,4 @@
-/* label: A26 */
+/* label: threads A26 */
 /* Sleep and wake (runtime.md 12.2, 13: A26): memory comes back in its size, the cache is forgotten, and no answer changes. */
 #include "support/engines.h"
 
