@@ -214,7 +214,9 @@ static void note_cache(const struct qr_engine *engine, qr_metrics *out)
     const struct sched_metrics m = sched_metrics(engine->sched);
     const struct images *images = sched_images(engine->sched);
     const struct images_counters *counters = images_counters(images);
-    out->blocks_free = (uint64_t)(blocks_free(sched_blocks(engine->sched)) + images_evictable(images)); /* cached ones too */
+    /* cached ones too, and images: with no batch out the next pass lets those go that are still pinned */
+    out->blocks_free = (uint64_t)(blocks_free(sched_blocks(engine->sched)) +
+                                  (sched_out(engine->sched) == 0 ? images_held(images) : images_evictable(images)));
     out->slots_free = (uint64_t)m.slots_free;
     out->cached_tokens = (uint64_t)m.cached_tokens;
     out->preemptions = (uint64_t)m.preemptions;
