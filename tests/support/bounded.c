@@ -70,7 +70,9 @@ static void open_bench(struct bench *b, const struct bounded_world *w)
                             .slots = 2,
                             .max_rows = LONGEST,
                             .max_positions = LONGEST + ANSWER};
+    o.attention_rows = 29; /* of the run alone: how many rows attention takes at a time is not seen */
     rig_open(&b->run, &o);
+    o.attention_rows = 0;
     o.slots = 3;
     rig_open(&b->control, &o);
     b->block = w->block;
