@@ -139,8 +139,6 @@ static int32_t chunk_rows(const qr_engine_options *o, const struct rule_facts *f
 {
     const int32_t others = o->max_num_seqs > 1 ? o->max_num_seqs - 1 : 0; /* all may decode beside it */
     int32_t most = facts->rows - others * facts->width;
-    if (o->attn_prefill_chunk_size > 0 && o->attn_prefill_chunk_size < most)
-        most = o->attn_prefill_chunk_size;
     if (o->max_prefill_tokens_per_step > 0 && o->max_prefill_tokens_per_step < most)
         most = o->max_prefill_tokens_per_step;
     return most;

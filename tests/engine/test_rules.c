@@ -96,8 +96,11 @@ static void each_rule_of_replay_and_chunks_is_refused_by_its_id(void **state)
     o.max_num_batched_tokens = 256;
     refused(V41, &o, "E29");
     o.max_num_batched_tokens = 0;
-    o.attn_prefill_chunk_size = 256;
+    o.max_prefill_tokens_per_step = 256;
     refused(V41, &o, "E29");
+    o.max_prefill_tokens_per_step = 257;
+    o.attn_prefill_chunk_size = 64; /* cuts attention, not steps */
+    passed(V41, &o);
     o = plain();
     o.long_prefill_cap = 127;
     refused(V41, &o, "E30");
