@@ -120,7 +120,9 @@ typedef struct qr_engine_options {
     bool no_prefix_caching;
     const char *prefix_provenance;  /* "exact-only" (default), "any" */
     int32_t state_checkpoint_interval_tokens; /* between state images inside a prompt; 0: none */
-    const char *method;             /* what drafts: "none" (default), "dspark", "mtp", as the checkpoint holds; changes no bit */
+    /* what drafts: "none" (default); "dspark" or "mtp", which the checkpoint must hold; "auto": the one it holds, where and as
+     * long as that makes answers faster. Changes no bit */
+    const char *method;
     int32_t num_speculative_tokens; /* drafts that a step verifies at most; 0: as many as the drafter makes */
     /* Flags of runtime.md 12.1 that belong to features which are not built, as NAME and VALUE by turns: refused (QR_REFUSED)
      * with the feature and its rule, unless the value is NULL or what this library does anyway. */

@@ -139,7 +139,7 @@ struct model_options {
     {.name = "scheduler-delay-factor", .kind = OPTION_DOUBLE, .target = &(m).delay_factor, .value = "X",               \
      .help = "hold new prompts for X times the last prompt's latency; default 0", .least = 0, .most = 1e6},            \
     {.name = "method", .kind = OPTION_CHOICE, .target = &(m).method, .value = "auto|none|dspark|mtp",                  \
-     .help = "what drafts tokens that a step then verifies; changes no token; default none"},                          \
+     .help = "what drafts tokens that a step verifies; auto: while that pays; default none"},                          \
     {.name = "num-speculative-tokens", .kind = OPTION_INT, .target = &(m).speculative_tokens, .value = "N",            \
      .help = "drafts that a step verifies at most; default: as many as the drafter makes", .least = 1, .most = 64}     \
     FEATURE_FLAGS(FEATURE_ROW, m)

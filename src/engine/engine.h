@@ -8,6 +8,7 @@
 #define QR_ENGINE_ENGINE_H
 
 #include "cache/budget.h"
+#include "engine/payoff.h"
 #include "engine/request.h"
 #include "engine/speculate.h"
 #include "run/forward.h"
@@ -124,6 +125,7 @@ struct task {
     struct event *pending;          /* prompt logprobs wait here for the first token, the last event for its end */
     int32_t made, token;            /* tokens of the answer, and the last of them */
     int32_t drawn[SCHED_MAX_WIDTH]; /* those of the step in hand */
+    struct payoff_request payoff;   /* of its drafts */
     qr_finish finish;
     qr_usage usage;
 };

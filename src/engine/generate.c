@@ -207,6 +207,8 @@ static qr_status answer_rows(struct task *t, const struct span_rows *rows, struc
             break;
     }
     result->accepted = certain + right;
+    if (span->drafts > 0)
+        payoff_verified(&t->payoff, right);
     t->usage.draft_steps += span->drafts > 0;
     t->usage.draft_proposed += span->drafts;
     t->usage.draft_accepted += right;

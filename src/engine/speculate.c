@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "engine/engine.h"
 
 /* A span of the step just run. */
@@ -10,6 +11,7 @@ struct noted {
     struct sched_request *request;
     int32_t first_row, first_position;
     int32_t key_from; /* first position whose streams the step has for the drafter */
+    bool drafts;      /* it shall draft for the next step */
 };
 
 struct speculation {
@@ -17,7 +19,10 @@ struct speculation {
     struct draft_choice choice;
     struct noted *noted; /* [max_requests] */
     int32_t noted_count;
-    struct task **drafting;  /* [max_requests] in the pass in hand */
+    struct payoff payoff;
+    struct payoff_request **asked; /* [max_requests] of those that could draft */
+    bool *pays;                    /* [max_requests] what came of it */
+    struct task **drafting;        /* [max_requests] in the pass in hand */
     int32_t *drafts;         /* [max_requests][limit] */
     int32_t *made;           /* [max_requests] drafts of each */
     int32_t *before;         /* [max_requests] what stands before the slot in hand */
@@ -55,8 +60,11 @@ struct draft_choice speculation_choose(const struct model_plan *plan, const qr_e
     if (o->num_speculative_tokens < 0 || (c->drafter != QR_DRAFTER_NONE && o->num_speculative_tokens > width))
         rule_broken(broken, "E08 %d drafts in a step, wanted 1 to %d, what the checkpoint's drafter makes",
                     o->num_speculative_tokens, width);
-    if (!named || !is_word(o->method, drafter_name(c->drafter)))
+    const bool automatic = is_word(o->method, "auto") && c->drafter != QR_DRAFTER_NONE &&
+                           !(c->drafter == QR_DRAFTER_DSPARK && plan->profile == QR_PROFILE_W8A8);
+    if (!automatic && (!named || !is_word(o->method, drafter_name(c->drafter))))
         return out;
+    out.rests = automatic;
     out.drafter = c->drafter;
     out.width = width;
     out.limit = o->num_speculative_tokens > 0 ? o->num_speculative_tokens : width;
@@ -85,8 +93,8 @@ int32_t speculation_step_logits(const struct draft_choice *c, int32_t requests)
 int64_t speculation_bytes_for(const struct draft_choice *c, int32_t requests, int32_t step_rows)
 {
     const int64_t word = (int64_t)sizeof(int32_t);
-    const int64_t each = (int64_t)(sizeof(struct noted) + sizeof(struct task *) + sizeof(struct block_draft) +
-                                   sizeof(struct draft_span)) + (c->limit + 2) * word;
+    const int64_t each = (int64_t)(sizeof(struct noted) + 2 * sizeof(struct task *) + sizeof(struct block_draft) +
+                                   sizeof(struct draft_span) + sizeof(bool)) + (c->limit + 2) * word;
     return c->drafter == QR_DRAFTER_NONE ? 0 : (int64_t)sizeof(struct speculation) + requests * each + 2 * step_rows * word;
 }
 
@@ -94,6 +102,8 @@ static qr_status allocate(struct speculation *s, int32_t rows, qr_error *err)
 {
     const size_t requests = (size_t)s->engine->max_requests, vocab = (size_t)s->engine->model->config.vocab_size;
     s->noted = qr_calloc(requests, sizeof *s->noted);
+    s->asked = qr_calloc(requests, sizeof *s->asked);
+    s->pays = qr_calloc(requests, sizeof *s->pays);
     s->drafting = qr_calloc(requests, sizeof *s->drafting);
     s->drafts = qr_calloc(requests * (size_t)s->choice.limit, sizeof *s->drafts);
     s->made = qr_calloc(requests, sizeof *s->made);
@@ -103,7 +113,7 @@ static qr_status allocate(struct speculation *s, int32_t rows, qr_error *err)
     s->tokens = qr_calloc((size_t)rows, sizeof *s->tokens);
     s->sources = qr_calloc((size_t)rows, sizeof *s->sources);
     s->logits = qr_calloc(vocab, sizeof *s->logits);
-    return s->noted && s->drafting && s->drafts && s->made && s->before && s->blocks && s->spans && s->tokens &&
+    return s->noted && s->asked && s->pays && s->drafting && s->drafts && s->made && s->before && s->blocks && s->spans && s->tokens &&
                    s->sources && s->logits
                ? QR_OK
                : qr_fail(err, QR_NO_MEMORY, "no memory for drafts of %zu requests", requests);
@@ -133,6 +143,8 @@ void speculation_close(struct speculation *s)
     if (!s)
         return;
     qr_free(s->noted);
+    qr_free(s->asked);
+    qr_free(s->pays);
     qr_free(s->drafting);
     qr_free(s->drafts);
     qr_free(s->made);
@@ -147,10 +159,10 @@ void speculation_close(struct speculation *s)
 
 /* ---- a step ---- */
 
-void speculation_note(struct speculation *s, const struct batch *batch)
+void speculation_note(struct speculation *s, const struct batch *batch, double seconds)
 {
     const int32_t layers = s ? s->engine->model->plan.layers : 0;
-    int32_t row = 0;
+    int32_t row = 0, prefill = 0;
     if (!s)
         return;
     s->noted_count = batch->count;
@@ -162,7 +174,10 @@ void speculation_note(struct speculation *s, const struct batch *batch)
                                      .first_position = span->first_position,
                                      .key_from = larger(from, span->first_position)};
         row += span->count;
+        prefill += span->rows != NULL;
     }
+    if (prefill == 0 && row > 0)
+        payoff_step(&s->payoff, batch->count, row, seconds);
 }
 
 /* The request still stands where the step left it, with the next token drawn; and a draft could be verified. */
@@ -192,6 +207,34 @@ static void propose(struct speculation *s, int32_t count)
             sched_draft(s->engine->sched, s->drafting[i]->sched, s->drafts + (int64_t)i * s->choice.limit, s->made[i]);
 }
 
+/* The task of a span whose request could draft; NULL. */
+static struct task *could_draft(const struct noted *n)
+{
+    struct task *t = n->request ? n->request->owner : NULL;
+    return t && t->r && may_draft(n->request) ? t : NULL;
+}
+
+/* Of those that could, the ones that shall (6.8). Returns how many. */
+static int32_t choose(struct speculation *s)
+{
+    int32_t count = 0, chosen = 0;
+    for (int32_t b = 0; b < s->noted_count; b++) {
+        struct task *t = could_draft(&s->noted[b]);
+        if (t)
+            s->asked[count++] = &t->payoff;
+    }
+    for (int32_t i = 0; i < count; i++)
+        s->pays[i] = true;
+    if (s->choice.rests)
+        payoff_choose(&s->payoff, s->asked, count, s->choice.limit, s->pays);
+    count = 0;
+    for (int32_t b = 0; b < s->noted_count; b++) {
+        s->noted[b].drafts = could_draft(&s->noted[b]) && s->pays[count++];
+        chosen += s->noted[b].drafts;
+    }
+    return chosen;
+}
+
 /* ---- DSpark ---- */
 
 /* Slot k of every block, behind what stands before it. A request whose row cannot be drawn from ends its drafts there. */
@@ -214,13 +257,12 @@ static qr_status draft_blocks(struct speculation *s, qr_error *err)
     int32_t count = 0;
     for (int32_t b = 0; b < s->noted_count; b++) {
         const struct sched_request *r = s->noted[b].request;
-        struct task *t = r ? r->owner : NULL;
-        if (!t || !t->r || !may_draft(r))
+        if (!s->noted[b].drafts)
             continue;
         s->blocks[count] = (struct block_draft){.slot = r->slot, .position = r->done, .anchor = r->tokens[r->done]};
         s->before[count] = r->tokens[r->done];
         s->made[count] = 0;
-        s->drafting[count++] = t;
+        s->drafting[count++] = r->owner;
     }
     if (count == 0)
         return QR_OK;
@@ -249,8 +291,7 @@ static bool serial_span(struct speculation *s, const struct noted *n, int32_t us
         s->tokens[used + i] = r->tokens[n->key_from + i + 1];
         s->sources[used + i] = n->first_row + n->key_from - n->first_position + i;
     }
-    const struct task *t = r->owner;
-    out->logits_from = t && t->r && may_draft(r) ? out->count - 1 : out->count;
+    out->logits_from = n->drafts ? out->count - 1 : out->count;
     return true;
 }
 
@@ -286,7 +327,11 @@ void speculation_draft(struct speculation *s)
     qr_error err = {0};
     if (!s)
         return;
+    const double start = clock_seconds();
+    const int32_t chosen = choose(s);
     qr_status st = s->choice.drafter == QR_DRAFTER_DSPARK ? draft_blocks(s, &err) : draft_serially(s, &err);
+    if (chosen > 0)
+        payoff_draft(&s->payoff, chosen, clock_seconds() - start);
     if (st != QR_OK && !s->warned)
         qr_logf(&s->engine->model->log, QR_LOG_WARN, "no drafts: %s", err.message);
     s->warned |= st != QR_OK;

@@ -13,6 +13,7 @@ struct draft_choice {
     enum qr_drafter drafter; /* QR_DRAFTER_NONE: nothing */
     int32_t width;           /* tokens that the drafter makes at once: the block, 1 for MTP; 0 */
     int32_t limit;           /* of which a step verifies that many at most; 0 */
+    bool rests;              /* requests whose drafts do not pay go on without (payoff.h) */
 };
 /* From the options; a broken rule (E08) is added to the list. */
 struct draft_choice speculation_choose(const struct model_plan *plan, const qr_engine_options *o, struct rule_list *broken);
@@ -31,10 +32,10 @@ void speculation_close(struct speculation *s); /* NULL is fine */
 /* Bytes beside those of the runner. */
 int64_t speculation_bytes_for(const struct draft_choice *c, int32_t requests, int32_t step_rows);
 
-/* Before the batch is completed: remembers its spans. `s` NULL: nothing. */
-void speculation_note(struct speculation *s, const struct batch *batch);
-/* Behind sched_complete: runs the drafter on the spans remembered and tells the scheduler its drafts. A pass that fails
- * proposes nothing. */
+/* Before the batch is completed: remembers its spans and what it took. `s` NULL: nothing. */
+void speculation_note(struct speculation *s, const struct batch *batch, double seconds);
+/* Behind sched_complete: runs the drafter on the spans remembered, for the requests where drafts pay, and tells the
+ * scheduler its drafts. A pass that fails proposes nothing. */
 void speculation_draft(struct speculation *s);
 
 #endif

@@ -110,6 +110,16 @@ static void drafts_change_no_bit_of_an_answer(void **state)
             answers_alone_and_together(&models[m], tokens);
 }
 
+/* With drafts that rest when they do not pay, answers are the same too. */
+static void drafts_that_rest_change_no_bit(void **state)
+{
+    (void)state;
+    for (int m = 0; m < MODELS; m++) {
+        const struct drafted automatic = {models[m].dir, "auto", models[m].width};
+        answers_alone_and_together(&automatic, models[m].width);
+    }
+}
+
 static void drafted_requests_at_once_are_each_alone_without(void **state)
 {
     (void)state;
@@ -144,6 +154,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_drafter_that_is_not_there_or_too_many_drafts_are_refused),
         cmocka_unit_test(drafts_change_no_bit_of_an_answer),
+        cmocka_unit_test(drafts_that_rest_change_no_bit),
         cmocka_unit_test(drafted_requests_at_once_are_each_alone_without),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,36 @@
+/* payoff.h: whether drafts pay (speculation.md 6.8), from what finished steps took and how often drafts were right. It
+ * reads no draft of the step to come, so that leaving drafts out changes nothing but time. Pure. */
+#ifndef QR_ENGINE_PAYOFF_H
+#define QR_ENGINE_PAYOFF_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What steps that only decode took, without and with drafts, and draft passes, by their requests. Later ones count more.
+ * Zero-initialise. */
+struct payoff {
+    struct payoff_steps {
+        double steps, rows, seconds; /* sums */
+    } plain, verify;
+    double drafted, draft_seconds;
+};
+/* `requests` of them, each a row and its drafts. */
+void payoff_step(struct payoff *p, int32_t requests, int32_t rows, double seconds);
+void payoff_draft(struct payoff *p, int32_t requests, double seconds);
+
+/* Of one request. Zero-initialise. */
+struct payoff_request {
+    double right;      /* drafts of a step that are right, as far as is known */
+    int32_t verified;  /* steps that said so */
+    int32_t rested;    /* steps since it last drafted */
+    int32_t rest;      /* as many of them before it is tried again */
+};
+enum { PAYOFF_REST = 32, PAYOFF_LONGEST_REST = 1024 }; /* steps; doubled with every trial that fails */
+void payoff_verified(struct payoff_request *r, int32_t right);
+
+/* Which of `count` requests, all that decode, shall draft `limit` tokens: those that together make most tokens a second. A
+ * request that has rested long enough is tried whatever is known of it; until both kinds of steps are known they take
+ * turns. Writes drafts[count]. */
+void payoff_choose(const struct payoff *p, struct payoff_request *const *requests, int32_t count, int32_t limit, bool *drafts);
+
+#endif
