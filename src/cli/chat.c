@@ -277,8 +277,7 @@ static void converse(struct chat_program *p)
 
 static qr_status start(struct chat_program *p, const char *system, qr_error *err)
 {
-    size_t size;
-    qr_status st = p->tools ? file_read(p->tools, 1 << 26, &p->tools_text, &size, err) : QR_OK;
+    qr_status st = chat_file_read(p->tools, &p->tools_text, err);
     if (st == QR_OK)
         st = loaded_open(&p->model, &p->loaded, err);
     if (st == QR_OK)

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "base/utf8.h"
 
@@ -27,6 +29,24 @@ static void write_think(struct json_writer *w, const char *think)
     json_w_end_object(w);
     if (!off)
         json_w_member_string(w, "reasoning_effort", think);
+}
+
+qr_status chat_file_read(const char *path, char **text, qr_error *err)
+{
+    struct json_document *doc = NULL;
+    size_t size;
+    *text = NULL;
+    if (!path)
+        return QR_OK;
+    qr_status st = file_read(path, 1 << 26, text, &size, err);
+    if (st == QR_OK)
+        st = json_parse(*text, size, path, false, &doc, err);
+    json_close(doc);
+    if (st != QR_OK) {
+        qr_free(*text);
+        *text = NULL;
+    }
+    return st;
 }
 
 /* JSON text from a file goes in as a value of its own, so that a broken one cannot break the rest. */

@@ -18,6 +18,8 @@ struct chat_body {
     const char *schema;    /* JSON text of a schema, or NULL */
 };
 
+/* The JSON text of a file, parsed once so that what is wrong with it is said of the file; NULL where no name is given. */
+qr_status chat_file_read(const char *path, char **text, qr_error *err);
 /* Writes a turn as a message object. QR_BAD_REQUEST when its text is no UTF-8. */
 qr_status chat_turn_write(struct json_writer *w, const struct chat_turn *turn, qr_error *err);
 /* Writes what stands beside the messages as members of the object that is open; turns are not looked at. */

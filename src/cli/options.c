@@ -259,7 +259,7 @@ static bool in_range(const struct option *o)
                : o->kind == OPTION_UINT64 ? (double)*(uint64_t *)o->target
                : o->kind == OPTION_DOUBLE ? *(double *)o->target
                                           : 0;
-    return !(o->least < o->most) || (d >= o->least && d <= o->most);
+    return !(o->least < o->most) || ((o->above ? d > o->least : d >= o->least) && d <= o->most);
 }
 
 /* "wanted 1 to 100": of an option without a range, that of its kind. */
@@ -267,7 +267,8 @@ static int out_of_range(const struct command_line *line, const struct option *o,
                         const char *text)
 {
     if (o->least < o->most)
-        return options_wrong(line, "%.*s is %s, wanted %.15g to %.15g", width, written, text, o->least, o->most);
+        return options_wrong(line, "%.*s is %s, wanted %s%.15g to %.15g", width, written, text, o->above ? "above " : "",
+                             o->least, o->most);
     return options_wrong(line, "%.*s is %s, wanted %s", width, written, text,
                          o->kind == OPTION_INT      ? "-2147483648 to 2147483647"
                          : o->kind == OPTION_UINT64 ? "0 to 18446744073709551615"

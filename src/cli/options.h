@@ -37,6 +37,7 @@ struct option {
     const char *help;
     bool *given;        /* set when the option occurs; may be NULL */
     double least, most; /* the range of a number, checked when least < most */
+    bool above;         /* `least` itself is not in it */
 };
 
 /* A command's line: the first five are filled in by the caller, the rest by options_parse. */

@@ -9,7 +9,7 @@
 static const char *const of_any[] = {
     "id", "tokens", "prompt", "messages", "max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos", "stop",
     "stop_token_ids", "include_stop_str_in_output", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
-    "frequency_penalty", "presence_penalty", "seed", "logit_bias", "banned", "logprobs", "n", NULL};
+    "frequency_penalty", "presence_penalty", "seed", "logit_bias", "banned", "logprobs", "n", "best_of", NULL};
 
 /* Read by the chat template. */
 static const char *const of_chat[] = {
@@ -19,6 +19,10 @@ static const char *const of_chat[] = {
 /* Accepted and ignored by every server; `model` may choose how to think. */
 static const char *const of_none[] = {"model", "stream", "stream_options", "user", "metadata", "store", "service_tier",
                                       "prediction", "verbosity", "web_search_options", NULL};
+
+/* What an answer would have to obey. */
+static const char *const of_nobody[] = {"allowed_token_ids", "bad_words", "guided_json", "guided_regex", "guided_choice",
+                                        "guided_grammar", "structured_outputs", NULL};
 
 static bool holds(const char *const *names, const struct json *member)
 {
@@ -63,10 +67,17 @@ bool request_members_ignored(const struct json *line, char *sentence, size_t siz
 
 qr_status request_members_check(const struct json *line, qr_error *err)
 {
-    const struct json *n = json_get(line, "n");
-    int64_t answers = 1;
-    if (n && n->kind != JSON_NULL && (!json_int64(n, &answers) || answers != 1))
-        return qr_fail(err, QR_BAD_REQUEST, "n: %.*s, wanted 1: a line has one answer",
-                       (int)(n->text && n->length < 60 ? n->length : 0), n->text ? n->text : "");
+    static const char *const answers_of[] = {"n", "best_of"};
+    for (int i = 0; i < 2; i++) {
+        const struct json *n = json_get(line, answers_of[i]);
+        int64_t answers = 1;
+        if (n && n->kind != JSON_NULL && (!json_int64(n, &answers) || answers != 1))
+            return qr_fail(err, QR_BAD_REQUEST, "%s: %.*s, wanted 1: a line has one answer", answers_of[i],
+                           (int)(n->text && n->length < 60 ? n->length : 0), n->text ? n->text : "");
+    }
+    for (const struct json *m = line->child; m; m = m->next)
+        if (m->kind != JSON_NULL && holds(of_nobody, m))
+            return qr_fail(err, QR_BAD_REQUEST, "%.*s: is not built, and an answer without it is not what was asked for",
+                           (int)m->key_length, m->key);
     return QR_OK;
 }

@@ -5,7 +5,7 @@
 
 #include "base/json.h"
 
-/* QR_BAD_REQUEST: an `n` that is not 1. */
+/* QR_BAD_REQUEST: an `n` or `best_of` that is not 1, or a member that would restrict the answer and that nobody obeys. */
 qr_status request_members_check(const struct json *line, qr_error *err);
 
 /* Other members are ignored, as by every server (protocol.md 4.1). Says of the first that is none of a request, or says

@@ -54,14 +54,6 @@ static qr_status read_prompt(const struct run_options *o, const char *argument, 
     return *text ? QR_OK : qr_fail(err, QR_NO_MEMORY, "no memory for the prompt");
 }
 
-/* Whole files of JSON, or NULL where no name is given. */
-static qr_status read_optional(const char *path, char **text, qr_error *err)
-{
-    size_t size;
-    *text = NULL;
-    return path ? file_read(path, 1 << 26, text, &size, err) : QR_OK;
-}
-
 static qr_status make_prompt(const struct run_options *o, const qr_model *model, const char *text, size_t length,
                              qr_prompt *out, qr_error *err)
 {
@@ -71,9 +63,9 @@ static qr_status make_prompt(const struct run_options *o, const qr_model *model,
     if (strlen(text) != length)
         return qr_fail(err, QR_BAD_REQUEST, "the prompt holds a NUL character; --raw takes it as it is");
     const struct chat_turn turn = {.role = "user", .text = text};
-    qr_status st = read_optional(o->tools, &tools, err);
+    qr_status st = chat_file_read(o->tools, &tools, err);
     if (st == QR_OK)
-        st = read_optional(o->schema, &schema, err);
+        st = chat_file_read(o->schema, &schema, err);
     if (st == QR_OK) {
         const struct chat_body body = {.turns = &turn, .turn_count = 1, .think = o->think, .tools = tools, .schema = schema};
         st = chat_body_render(model, &body, out, err);

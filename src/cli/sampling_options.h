@@ -28,7 +28,7 @@ struct sampling_options {
     {.name = "temperature", .kind = OPTION_DOUBLE, .target = &(s).temperature, .value = "T",                           \
      .help = "0: always the likeliest token", .given = &(s).has_temperature, .least = 0, .most = 100},                 \
     {.name = "top-p", .kind = OPTION_DOUBLE, .target = &(s).top_p, .value = "P", .help = "nucleus sampling",           \
-     .given = &(s).has_top_p, .least = 0, .most = 1},                                                                  \
+     .given = &(s).has_top_p, .least = 0, .most = 1, .above = true},                                                   \
     {.name = "top-k", .kind = OPTION_INT, .target = &(s).top_k, .value = "K", .help = "the K likeliest only",          \
      .least = 0, .most = 2147483647},                                                                                  \
     {.name = "min-p", .kind = OPTION_DOUBLE, .target = &(s).min_p, .value = "P",                                       \

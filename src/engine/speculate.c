@@ -57,7 +57,11 @@ struct draft_choice speculation_choose(const struct model_plan *plan, const qr_e
     if (named && c->drafter == QR_DRAFTER_DSPARK && plan->profile == QR_PROFILE_W8A8)
         rule_broken(broken, "E08 method is dspark, profile w8a8 does not run that drafter");
     const int32_t width = c->drafter == QR_DRAFTER_DSPARK ? c->dspark_block_size : 1;
-    if (o->num_speculative_tokens < 0 || (c->drafter != QR_DRAFTER_NONE && o->num_speculative_tokens > width))
+    const bool wanted = named || is_word(o->method, "auto");
+    if (o->num_speculative_tokens > 0 && !wanted)
+        rule_broken(broken, "E08 %d drafts in a step without a method of drafting, wanted auto, dspark or mtp",
+                    o->num_speculative_tokens);
+    if (o->num_speculative_tokens < 0 || (wanted && c->drafter != QR_DRAFTER_NONE && o->num_speculative_tokens > width))
         rule_broken(broken, "E08 %d drafts in a step, wanted 1 to %d, what the checkpoint's drafter makes",
                     o->num_speculative_tokens, width);
     const bool automatic = is_word(o->method, "auto") && c->drafter != QR_DRAFTER_NONE &&

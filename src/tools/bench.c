@@ -295,6 +295,9 @@ static int check_options(const struct command_line *line, const struct bench_wha
         return options_wrong(line, "argument \"%s\" is one too many", o->op);
     if (what->of_file ? !o->in : !o->step.model.model && what->run != bench_memory)
         return options_wrong(line, "%s is missing", what->of_file ? "--in FILE" : "--model DIR");
+    if ((o->step.model.method || o->step.model.speculative_tokens) && what->run != bench_serve)
+        return options_wrong(line, "--%s says nothing to bench %s", o->step.model.method ? "method" : "num-speculative-tokens",
+                             what->name);
     return op_check_name(line, o->op);
 }
 

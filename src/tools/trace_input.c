@@ -70,7 +70,8 @@ static qr_status read_sequence(const struct json *object, const struct qr_config
 {
     if (object->kind != JSON_OBJECT)
         return qr_fail(err, QR_BAD_REQUEST, "wanted an object with tokens");
-    qr_status st = read_list(json_get(object, "tokens"), "tokens", 0, c->vocab_size - 1, &s->tokens, &s->count, err);
+    const char *name = !json_get(object, "tokens") && json_get(object, "ids") ? "ids" : "tokens"; /* cases of golden/v4 */
+    qr_status st = read_list(json_get(object, name), name, 0, c->vocab_size - 1, &s->tokens, &s->count, err);
     if (st == QR_OK && s->count == 0)
         st = qr_fail(err, QR_BAD_REQUEST, "there are no tokens");
     if (st == QR_OK && s->count > c->max_position_embeddings)

@@ -1,5 +1,5 @@
-/* trace_input.h: the sequences of `quire trace` (design/cli.md): one object {"tokens": [...]}, or a list of them, a
- * ragged batch. Members that other families or drafts use are read where they are used. */
+/* trace_input.h: the sequences of `quire trace` (design/cli.md): one object {"tokens": [...]} ("ids" is as
+ * good), or a list of them, a ragged batch. Members that other families or drafts use are read where they are used. */
 #ifndef QR_TOOLS_TRACE_INPUT_H
 #define QR_TOOLS_TRACE_INPUT_H
 

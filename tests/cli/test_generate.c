@@ -138,6 +138,8 @@ static void a_member_that_cannot_be_obeyed_fails_its_line(void **state)
     (void)state;
     static const char *const lines[][2] = {
         {"\"tokens\":[5],\"n\":2", "n: 2, wanted 1"},
+        {"\"tokens\":[5],\"best_of\":3", "best_of: 3, wanted 1"},
+        {"\"tokens\":[5],\"allowed_token_ids\":[1]", "allowed_token_ids: is not built"},
         {"\"tokens\":[5],\"logprobs\":21", "logprobs: 21, wanted true, false or a whole number from 0 to 20"},
         {"\"tokens\":[5],\"n\":1,\"logprobs\":true,\"user\":\"me\"", "\"finish_reason\""},
         {"\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"thinking\":{\"type\":\"disabled\"}", "\"finish_reason\""},
@@ -151,7 +153,7 @@ static void a_member_that_cannot_be_obeyed_fails_its_line(void **state)
     assert_status(&r, 1);
     for (int i = 0; i < LINES; i++)
         assert_says(line_at(r.out, i), lines[i][1]);
-    assert_says(r.err, "quire generate: 2 requests failed");
+    assert_says(r.err, "quire generate: 4 requests failed");
     ran_free(&r);
 }
 
