@@ -56,6 +56,15 @@ qr_status trace_values(struct trace_download *d, enum act_format format, const v
                              : trace_halves(d, buffer, cols, row, count, out, err);
 }
 
+int32_t trace_best(const float *logits, int32_t n)
+{
+    int32_t best = 0;
+    for (int32_t i = 1; i < n; i++)
+        if (logits[i] > logits[best])
+            best = i;
+    return best;
+}
+
 qr_status trace_write_values(struct trace_download *d, enum act_format format, void *buffer, int64_t at,
                              const float *values, int64_t count, qr_error *err)
 {

@@ -26,6 +26,9 @@ qr_status trace_halves(struct trace_download *d, const void *buffer, int64_t col
 qr_status trace_values(struct trace_download *d, enum act_format format, const void *buffer, int64_t cols, int64_t row,
                        int64_t count, float *out, qr_error *err);
 
+/* The index of the largest; the first of equal ones. */
+int32_t trace_best(const float *logits, int32_t n);
+
 /* Writes `count` values, rounded to `format`, behind the first `at` values of a buffer. */
 qr_status trace_write_values(struct trace_download *d, enum act_format format, void *buffer, int64_t at,
                              const float *values, int64_t count, qr_error *err);

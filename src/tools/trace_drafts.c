@@ -173,15 +173,6 @@ qr_status trace_drafts_keys(struct trace_drafts *d, int32_t sequence, int32_t st
 
 /* ---- drafts ---- */
 
-static int32_t largest(const float *x, int32_t n)
-{
-    int32_t best = 0;
-    for (int32_t i = 1; i < n; i++)
-        if (x[i] > x[best])
-            best = i;
-    return best;
-}
-
 /* The greedy chain behind the pass. */
 static qr_status chain(struct trace_drafts *d, int32_t anchor, const struct prefix_arrays *out, qr_error *err)
 {
@@ -194,7 +185,7 @@ static qr_status chain(struct trace_drafts *d, int32_t anchor, const struct pref
             out->logits[(int64_t)k * vocab + v] = logits[v];
         out->confidence_logit[k] = block_drafts_confidence(runner_blocks(d->job.runner), 0);
         out->confidence[k] = 1.0f / (1.0f + expf(-out->confidence_logit[k]));
-        before = out->tokens[k] = largest(logits, vocab);
+        before = out->tokens[k] = trace_best(logits, vocab);
     }
     return QR_OK;
 }

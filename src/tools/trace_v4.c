@@ -346,16 +346,6 @@ static qr_status at_output(struct trace_v4 *t, const struct piece *p, struct lay
     return keep_raw(t, p, &ws->streams, l->out, err);
 }
 
-/* The index of the largest; the first of equal ones. */
-static int32_t best_of(const float *logits, int32_t n)
-{
-    int32_t best = 0;
-    for (int32_t i = 1; i < n; i++)
-        if (logits[i] > logits[best])
-            best = i;
-    return best;
-}
-
 /* Every row wants logits, so they stand as the rows do. */
 static qr_status at_logits(struct trace_v4 *t, const struct piece *p, float *out, int32_t *best,
                            const struct workspace *ws, qr_error *err)
@@ -363,7 +353,7 @@ static qr_status at_logits(struct trace_v4 *t, const struct piece *p, float *out
     int32_t vocab = config(t)->vocab_size;
     for (int32_t at = 0; best && at < p->count; at++) {
         TRY(trace_words(&t->reader, ws->logits, vocab, p->first_row + at, 1, t->row, err));
-        best[p->position + at] = best_of(t->row, vocab);
+        best[p->position + at] = trace_best(t->row, vocab);
         for (int32_t i = 0; out && i < p->input->row_count; i++)
             if (p->input->rows[i] == p->position + at)
                 memcpy(out + (int64_t)i * vocab, t->row, (size_t)vocab * sizeof *out);
