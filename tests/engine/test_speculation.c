@@ -68,55 +68,67 @@ static void ask(const struct opened *o, int i, struct asked *a)
     a->request.stop_count = i == 5 ? 2 : 0;
 }
 
-static void answers_alone_and_together(const struct drafted *d, int32_t tokens)
-{
-    struct opened plain = open_with(d, NULL, 0, 1), drafting = open_with(d, d->method, tokens, 4);
+/* The requests of one model, and what each gives alone without drafts. */
+struct plain {
     struct asked asked[REQUESTS];
     struct reply without[REQUESTS];
+};
+
+static void open_plain(const struct drafted *d, struct plain *p)
+{
+    struct opened o = open_with(d, NULL, 0, 1);
+    for (int i = 0; i < REQUESTS; i++) {
+        ask(&o, i, &p->asked[i]);
+        p->without[i] = reply_of(&o, &p->asked[i].request);
+        assert_int_equal(p->without[i].usage.draft_steps, 0);
+    }
+    engine_close(&o);
+}
+
+static void close_plain(struct plain *p)
+{
+    for (int i = 0; i < REQUESTS; i++) {
+        reply_free(&p->without[i]);
+        qr_prompt_free(&p->asked[i].prompt);
+    }
+}
+
+static void same_with_drafts(const struct drafted *d, const struct plain *p, const char *method, int32_t tokens)
+{
+    struct opened o = open_with(d, method, tokens, 4);
     qr_handle handles[REQUESTS];
     int right = 0, steps = 0;
 
-    for (int i = 0; i < REQUESTS; i++) {
-        ask(&plain, i, &asked[i]);
-        without[i] = reply_of(&plain, &asked[i].request);
-        assert_int_equal(without[i].usage.draft_steps, 0);
-    }
     for (int i = 0; i < REQUESTS; i++)
-        assert_int_equal(qr_submit(drafting.engine, &asked[i].request, NULL, NULL, &handles[i], NULL), QR_OK);
+        assert_int_equal(qr_submit(o.engine, &p->asked[i].request, NULL, NULL, &handles[i], NULL), QR_OK);
     for (int i = 0; i < REQUESTS; i++) {
         char what[80];
         struct reply r = {0};
-        snprintf(what, sizeof what, "%s, %d drafts, request %d", d->dir, (int)tokens, i);
-        reply_rest(&drafting, handles[i], &r);
-        assert_same_reply(&without[i], &r, what);
+        snprintf(what, sizeof what, "%s, %s, %d drafts, request %d", d->dir, method, (int)tokens, i);
+        reply_rest(&o, handles[i], &r);
+        assert_same_reply(&p->without[i], &r, what);
         right += r.usage.draft_accepted;
         steps += r.usage.draft_steps;
         assert_true(r.usage.draft_proposed <= tokens * r.usage.draft_steps);
         reply_free(&r);
-        reply_free(&without[i]);
-        qr_prompt_free(&asked[i].prompt);
     }
-    print_message("%s, %d drafts: %d steps, %d right\n", d->dir, (int)tokens, steps, right);
-    assert_true(3 * right >= steps); /* the drafter is a trained one */
-    engine_close(&drafting);
-    engine_close(&plain);
+    print_message("%s, %s, %d drafts: %d steps, %d right\n", d->dir, method, (int)tokens, steps, right);
+    assert_true(steps > 0 && 3 * right >= steps); /* the drafter is a trained one */
+    engine_close(&o);
 }
 
+/* Always, and with drafts that rest when they do not pay. */
 static void drafts_change_no_bit_of_an_answer(void **state)
 {
     (void)state;
-    for (int m = 0; m < MODELS; m++)
-        for (int32_t tokens = 1; tokens <= models[m].width; tokens++)
-            answers_alone_and_together(&models[m], tokens);
-}
-
-/* With drafts that rest when they do not pay, answers are the same too. */
-static void drafts_that_rest_change_no_bit(void **state)
-{
-    (void)state;
     for (int m = 0; m < MODELS; m++) {
-        const struct drafted automatic = {models[m].dir, "auto", models[m].width};
-        answers_alone_and_together(&automatic, models[m].width);
+        const struct drafted *d = &models[m];
+        struct plain p;
+        open_plain(d, &p);
+        for (int32_t tokens = 1; tokens <= d->width; tokens += 2)
+            same_with_drafts(d, &p, d->method, tokens);
+        same_with_drafts(d, &p, "auto", d->width);
+        close_plain(&p);
     }
 }
 
@@ -154,7 +166,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_drafter_that_is_not_there_or_too_many_drafts_are_refused),
         cmocka_unit_test(drafts_change_no_bit_of_an_answer),
-        cmocka_unit_test(drafts_that_rest_change_no_bit),
         cmocka_unit_test(drafted_requests_at_once_are_each_alone_without),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
