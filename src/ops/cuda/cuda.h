@@ -16,6 +16,8 @@ extern "C" {
 
 /* Scratch of the operators: larger steps are cut into bands of rows that fit. */
 enum { SCRATCH_BYTES = 128 << 20 };
+/* More of it for a shared expert of so few rows that it runs beside the routed ones. */
+enum { SIDE_BYTES = 16 << 20, SIDE_ROWS = 64 };
 /* Tables of expert weights that are kept on the device, and their greatest size (experts of a layer). */
 enum { EXPERT_TABLES = 160, MOST_EXPERTS = 512 };
 enum { MOST_ALLOWED = 64, MOST_ARRIVED = 4096 };
@@ -59,11 +61,13 @@ struct cuda_backend {
     struct backend base; /* first */
     cudaStream_t stream;
     int ordinal, processors; /* multiprocessors of the device */
+    int priority, most_urgent; /* of kernels that are started now; what those on a list's longest path get */
     bool starts_early;       /* a kernel may be started before the one before it has ended (device.cuh) */
     char name[64];
-    uint8_t *scratch;
+    uint8_t *scratch, *side;
     int32_t max_k;         /* input columns of a linear that were reserved for; 0: nothing was */
-    uint32_t *arrived;     /* device, [MOST_ARRIVED] zeros: blocks count themselves here, and leave zeros */
+    uint32_t *arrived;     /* device, [2][MOST_ARRIVED] zeros: blocks count themselves here, and leave zeros; the second
+                              half is that of the side scratch */
     int32_t *trouble;      /* device */
     int32_t *trouble_host; /* pinned */
     struct recorder *recorder;
@@ -100,6 +104,31 @@ const struct expert_table *cuda_expert_table(struct cuda_backend *cuda, int32_t 
                                              qr_error *err);
 
 void cuda_expert_forget(struct cuda_backend *cuda, const struct weight *w);
+
+/* Whether it reads its rows by way of scratch, which then is its own while it runs. */
+bool cuda_linear_takes_scratch(const struct op_linear *op);
+/* Whether it takes the side scratch. */
+bool cuda_expert_is_aside(const struct op_expert *op);
+
+/* Whether attention can turn its output back by itself, and attention that does. */
+bool cuda_attend_turns(const struct op_attend *op, const struct op_unrotate *turn);
+qr_status cuda_attend_turned(struct backend *b, const struct op_attend *op, const struct op_unrotate *turn,
+                             qr_error *err);
+
+/* A router of few rows, and the experts that it chooses for them. */
+bool cuda_routes_experts(const struct op_route *op, const struct op_expert *experts);
+qr_status cuda_route_experts(struct backend *b, const struct op_route *op, const struct op_expert *experts,
+                             qr_error *err);
+qr_status cuda_expert_widened(struct backend *b, const struct op_expert *op, qr_error *err);
+/* Where those experts want their rows as bf16 in the order of the weights. */
+uint16_t *cuda_expert_rows(struct backend *b, const struct op_expert *op);
+
+/* Operators that one kernel does in a row: any run of them with an expand or a mix in it; NULL: not in the run. Whether a
+ * step can be in one run with the next. */
+enum between_step { BETWEEN_COMBINE, BETWEEN_EXPAND, BETWEEN_MIX, BETWEEN_COLLAPSE };
+bool cuda_goes_between(enum between_step step, const void *op, enum between_step next_step, const void *next_op);
+qr_status cuda_between(struct backend *b, const struct op_combine *combine, const struct op_expand *expand,
+                       const struct op_mhc_mix *mix, const struct op_collapse *collapse, qr_error *err);
 
 #define CUDA_OPERATOR(NAME) qr_status cuda_##NAME(struct backend *b, const struct op_##NAME *op, qr_error *err);
 QR_OPERATORS(CUDA_OPERATOR)

@@ -71,6 +71,12 @@ static __device__ inline float e8m0_value(uint32_t byte)
     return byte == 255 ? __uint_as_float(0x7FC00000) : __uint_as_float(byte << 23);
 }
 
+/* 1 / s of a scale byte: x / s and x * this are the same number, rounded once. */
+static __device__ inline float e8m0_inverse(uint32_t byte)
+{
+    return byte == 255 ? __uint_as_float(0x7FC00000) : e8m0_value(254 - byte);
+}
+
 /* The scale byte 2^ceil(log2 t) of a positive normal t. */
 static __device__ inline uint8_t e8m0_up(float t)
 {
@@ -125,10 +131,32 @@ static __host__ __device__ inline bool act_is_float(const struct activation &a)
     return a.format == ACT_BF16 || a.format == ACT_F32;
 }
 
+/* Loads that no store of the kernel stands in the way of, so that several are in flight, past the multiprocessor's own
+ * cache, which before await_earlier may still hold an earlier step's. What they load this kernel writes only behind
+ * them. */
+static __device__ inline int32_t fresh(const int32_t *p)
+{
+    int32_t x;
+    asm volatile("ld.global.cg.s32 %0, [%1];" : "=r"(x) : "l"(p));
+    return x;
+}
+static __device__ inline float fresh(const float *p)
+{
+    float x;
+    asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(p));
+    return x;
+}
+static __device__ inline float fresh_bf16(const uint16_t *p)
+{
+    uint16_t x;
+    asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(x) : "l"(p));
+    return bf16_value(x);
+}
+
 static __device__ inline float act_value(const struct activation &a, int64_t row, int64_t column)
 {
     int64_t i = row * a.cols + column;
-    return a.format == ACT_BF16 ? bf16_value(((const uint16_t *)a.codes)[i]) : ((const float *)a.codes)[i];
+    return a.format == ACT_BF16 ? fresh_bf16((const uint16_t *)a.codes + i) : fresh((const float *)a.codes + i);
 }
 
 /* Rounds to the format. */
@@ -165,6 +193,22 @@ static __device__ inline float4 load_four(bool bf16, const void *data, int64_t i
 }
 
 static inline bool is_wide(const void *data) { return (uintptr_t)data % 16 == 0; }
+
+/* ---- copies into shared memory ---- */
+
+static __device__ inline void copy_16(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
+}
+static __device__ inline void copy_4(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from));
+}
+static __device__ inline void close_stage() { asm volatile("cp.async.commit_group;"); }
+template <int OPEN> static __device__ inline void await_stages()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(OPEN));
+}
 
 /* ---- a block of threads ---- */
 
@@ -208,6 +252,23 @@ static __device__ inline double block_sum(double x)
     return sum;
 }
 
+/* sum x w of n INT8 values, exact: a warp's work, in every lane. Sixteen at a time where both stand on 16 bytes. */
+static __device__ inline int int8_sum(const int8_t *x, const int8_t *w, int n)
+{
+    int sum = 0, done = 0;
+    if (((uintptr_t)x | (uintptr_t)w) % 16 == 0) {
+        done = n / 16 * 16;
+#pragma unroll 4
+        for (int k = 16 * lane_of(); k < done; k += 16 * WARP) {
+            const int4 a = *(const int4 *)(const void *)(x + k), b = __ldg((const int4 *)(const void *)(w + k));
+            sum = __dp4a(a.w, b.w, __dp4a(a.z, b.z, __dp4a(a.y, b.y, __dp4a(a.x, b.x, sum))));
+        }
+    }
+    for (int k = done + lane_of(); k < n; k += WARP)
+        sum += x[k] * w[k];
+    return __reduce_add_sync(ALL_LANES, sum);
+}
+
 /* mean x^2 of n values in shared memory, rounded once. */
 static __device__ inline float block_mean_square(const float *x, int n)
 {
@@ -217,13 +278,13 @@ static __device__ inline float block_mean_square(const float *x, int n)
     return (float)(block_sum(sum) / (double)n);
 }
 
-/* The Q8 or I8 form of n values in shared memory, into columns [column, column + n) of a row: a warp for each block of
- * values. `factor` multiplies the scales of I8. The values must stand. */
-static __device__ inline void quantize_row(const struct activation &a, int64_t row, int64_t column, const float *x,
-                                           int n, float factor)
+/* The Q8 or I8 form of n values in shared memory, into columns [column, column + n) of a row: blocks of values first,
+ * first + stride, ... by this warp. `factor` multiplies the scales of I8. The values must stand. */
+static __device__ inline void quantize_blocks(const struct activation &a, int64_t row, int64_t column, const float *x,
+                                              int n, float factor, int first_block, int stride)
 {
     int64_t first = row * a.cols + column;
-    for (int b = warp_of(); b < n / a.block; b += warps_of()) {
+    for (int b = first_block; b < n / a.block; b += stride) {
         const float *v = x + (int64_t)b * a.block;
         int64_t at = first + (int64_t)b * a.block;
         float largest = 0;
@@ -232,9 +293,9 @@ static __device__ inline void quantize_row(const struct activation &a, int64_t r
         largest = warp_largest(largest);
         if (a.format == ACT_Q8) {
             uint8_t scale = q8_scale(largest);
-            float s = e8m0_value(scale);
+            float inverse = e8m0_inverse(scale);
             for (int i = lane_of(); i < a.block; i += WARP)
-                ((uint8_t *)a.codes)[at + i] = e4m3_code(v[i] / s);
+                ((uint8_t *)a.codes)[at + i] = e4m3_code(v[i] * inverse);
             if (lane_of() == 0)
                 ((uint8_t *)a.scales)[at / a.block] = scale;
         } else {
@@ -245,6 +306,13 @@ static __device__ inline void quantize_row(const struct activation &a, int64_t r
                 ((float *)a.scales)[at / a.block] = 1.0f / m * factor;
         }
     }
+}
+
+/* All of them, by the block's warps. */
+static __device__ inline void quantize_row(const struct activation &a, int64_t row, int64_t column, const float *x,
+                                           int n, float factor)
+{
+    quantize_blocks(a, row, column, x, n, factor, warp_of(), warps_of());
 }
 
 /* c += A B in binary64 for 16 rows, 8 columns and 16 terms. Lane 4 g + t brings a: row g and b: row g + 8 of A, x:
@@ -296,20 +364,24 @@ static inline bool rope_view_of(const struct rope_spec *rope, struct rope_view *
     return true;
 }
 
+/* Cosine and sine by which pair i of a row turns. */
+static __device__ inline float2 rope_turn(const struct rope_view &rope, int64_t row, int32_t position, int i)
+{
+    if (rope.turns)
+        return make_float2(rope.turns[row * rope.dim + i], rope.turns[row * rope.dim + rope.dim / 2 + i]);
+    float angle = (float)position * rope.frequency[i];
+    float c = (float)cos((double)angle), s = (float)sin((double)angle);
+    return rope.bf16_tables ? make_float2(round_bf16(c), round_bf16(s)) : make_float2(c, s);
+}
+
 /* Fills table[0 .. dim/2) with cosines and the rest with sines, by the whole block; synchronizes. */
 static __device__ inline void rope_table(const struct rope_view &rope, int64_t row, int32_t position, float *table)
 {
     int pairs = rope.dim / 2;
     for (int i = threadIdx.x; i < pairs; i += blockDim.x) {
-        if (rope.turns) {
-            table[i] = rope.turns[row * rope.dim + i];
-            table[pairs + i] = rope.turns[row * rope.dim + pairs + i];
-            continue;
-        }
-        float angle = (float)position * rope.frequency[i];
-        float c = (float)cos((double)angle), s = (float)sin((double)angle);
-        table[i] = rope.bf16_tables ? round_bf16(c) : c;
-        table[pairs + i] = rope.bf16_tables ? round_bf16(s) : s;
+        float2 turn = rope_turn(rope, row, position, i);
+        table[i] = turn.x;
+        table[pairs + i] = turn.y;
     }
     __syncthreads();
 }
@@ -407,7 +479,7 @@ static __device__ inline void await_earlier(void)
 static inline cudaError_t allow_shared(struct cuda_backend *cuda, const void *kernel, size_t bytes)
 {
     int i = 0;
-    if (bytes <= 48 << 10)
+    if (bytes <= 32 << 10) /* with what a kernel has of its own it stays below what every kernel may have */
         return cudaSuccess;
     while (i < MOST_ALLOWED && cuda->allowed[i] && cuda->allowed[i] != kernel)
         i++;
@@ -433,16 +505,18 @@ static inline cudaError_t allow_shared(struct cuda_backend *cuda, const void *ke
         if (launch_status_ == QR_OK)                                                                          \
             launch_status_ = cuda_check(allow_shared(cuda_of(b), (const void *)(kernel), shared), name, err); \
         if (launch_status_ == QR_OK) {                                                                        \
-            cudaLaunchAttribute early_ = {};                                                                  \
+            cudaLaunchAttribute attributes_[2] = {};                                                          \
             cudaLaunchConfig_t launch_ = {};                                                                  \
-            early_.id = cudaLaunchAttributeProgrammaticStreamSerialization;                                   \
-            early_.val.programmaticStreamSerializationAllowed = 1;                                            \
+            attributes_[0].id = cudaLaunchAttributePriority;                                                  \
+            attributes_[0].val.priority = cuda_of(b)->priority;                                               \
+            attributes_[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;                           \
+            attributes_[1].val.programmaticStreamSerializationAllowed = 1;                                    \
             launch_.gridDim = launch_grid_;                                                                   \
             launch_.blockDim = dim3(threads);                                                                 \
             launch_.dynamicSmemBytes = shared;                                                                \
             launch_.stream = cuda_of(b)->stream;                                                              \
-            launch_.attrs = &early_;                                                                          \
-            launch_.numAttrs = cuda_of(b)->starts_early ? 1 : 0;                                              \
+            launch_.attrs = attributes_;                                                                      \
+            launch_.numAttrs = cuda_of(b)->starts_early ? 2 : 1;                                              \
             launch_status_ = cuda_check(cudaLaunchKernelEx(&launch_, kernel, __VA_ARGS__), name, err);        \
         }                                                                                                     \
         if (launch_status_ != QR_OK)                                                                          \

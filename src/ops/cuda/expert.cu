@@ -21,8 +21,11 @@ struct expert_work {
     int32_t offset, routes, places, hidden, inner;
     int32_t item_size, most_items;
     struct weight_view up, down; /* the shapes of w1 and w3, and of w2 */
-    bool quantized_up;           /* h is quantized where it is made */
+    bool quantized_up;           /* h is quantized where it is made: a tile is a block of the quantizer, */
+    uint32_t *arrived;           /* or the last of its tiles to come does it: [items][blocks] zeros; NULL: a kernel does */
     bool direct;                 /* one expert for every row: nothing is sorted, the product widens the rows */
+    bool few;                    /* so few places that each block of threads sorts them for itself */
+    bool widened;                /* few: the router has brought the rows to bf16 */
     int32_t shift;               /* a scale of x is for 2^shift columns */
     int64_t x_width, h_width;    /* columns of rows of x and of quantized h */
     uint16_t *x, *h, *quantized;
@@ -33,14 +36,14 @@ struct expert_work {
 
 static __device__ int64_t row_of(const struct expert_work &w, int32_t i)
 {
-    return row_at(w.rows, i) + (w.rows.index ? 0 : w.offset);
+    return w.rows.index ? fresh(w.rows.index + i) : i + w.offset;
 }
 
 /* The expert of a place; -1 when there is none. */
 static __device__ int32_t expert_at(const struct op_expert &op, const struct expert_view *experts, int64_t place,
                                     int32_t *trouble)
 {
-    int32_t e = op.idx ? op.idx[place] : 0;
+    int32_t e = op.idx ? fresh(op.idx + place) : 0;
     bool known = e >= 0 && e < op.experts;
     if (known && experts[e].w1.values && experts[e].w2.values && experts[e].w3.values)
         return e;
@@ -107,44 +110,116 @@ static __device__ void sort_visits(const struct expert_work &w)
     }
 }
 
-/* Block 0 sorts; the others bring a row each to bf16. */
-static __global__ void __launch_bounds__(SORT_THREADS) begin_kernel(struct expert_work w)
+/* The order in which weights come (product.cuh): where column c stands in a row of x or of quantized h. */
+static __device__ int64_t code_order(int64_t c)
 {
-    await_earlier();
-    if (blockIdx.x == 0) {
-        sort_visits(w);
-        return;
-    }
+    const int in = (int)(c % 4);
+    return c - in + (in == 1 ? 2 : in == 2 ? 1 : in);
+}
+
+static __device__ void widen_row(const struct expert_work &w, int64_t i)
+{
     const struct activation &in = w.op.x;
-    int64_t i = blockIdx.x - 1, first = row_of(w, i) * in.cols;
+    int64_t first = row_of(w, i) * in.cols;
     uint16_t *to = w.x + i * w.x_width;
     for (int64_t c = threadIdx.x; c < w.x_width; c += SORT_THREADS) {
         float v = c < in.cols ? e4m3_value(((const uint8_t *)in.codes)[first + c]) *
                                     e8m0_value(((const uint8_t *)in.scales)[(first + c) / in.block])
                               : 0.0f;
-        to[c] = bf16_bits(v);
+        to[code_order(c)] = bf16_bits(v);
     }
 }
 
-static __device__ int items_of(const struct expert_work &w)
+/* Block 0 sorts; the others bring a row each to bf16. */
+static __global__ void __launch_bounds__(SORT_THREADS) begin_kernel(struct expert_work w)
 {
-    return w.direct ? (w.places + w.item_size - 1) / w.item_size : *w.item_count;
+    await_earlier();
+    if (blockIdx.x == 0)
+        sort_visits(w);
+    else
+        widen_row(w, blockIdx.x - 1);
 }
 
-static __device__ struct item item_of(const struct expert_work &w, int i)
+static __global__ void __launch_bounds__(SORT_THREADS) widen_kernel(struct expert_work w)
 {
-    if (!w.direct)
-        return w.items[i];
-    int32_t first = i * w.item_size, left = w.places - first;
-    return {0, first, left < w.item_size ? left : w.item_size};
+    await_earlier();
+    widen_row(w, blockIdx.x);
 }
 
-static __device__ struct visit visit_of(const struct expert_work &w, int64_t i)
+/* ---- visits and items, as kernels find them ---- */
+
+enum { MOST_FEW = 64 };
+
+/* Few places, sorted by a block of threads for itself. */
+struct few_places {
+    struct visit visits[MOST_FEW];
+    struct item items[MOST_FEW];
+    int32_t expert[MOST_FEW];
+    uint32_t begins[MOST_FEW / 32]; /* visits that begin an item */
+};
+
+/* Visits by expert, then by place. */
+static __device__ void sort_few(const struct expert_work &w, struct few_places &few)
 {
-    if (!w.direct)
-        return w.visits[i];
-    return {(int32_t)i, (int32_t)row_of(w, (int32_t)i)};
+    const int i = threadIdx.x;
+    int32_t place = 0, own = -1, at = 0, rank = 0, all = 0;
+    if (i < w.places) {
+        place = (int32_t)(row_of(w, i / w.routes) * w.routes + i % w.routes);
+        few.expert[i] = own = expert_of(w, place);
+    }
+    if (i < MOST_FEW / 32)
+        few.begins[i] = 0;
+    __syncthreads();
+    if (own >= 0) {
+#pragma unroll 8
+        for (int j = 0; j < w.places; j++) {
+            const int32_t e = few.expert[j];
+            at += (e >= 0 && e < own) || (e == own && j < i);
+            rank += e == own && j < i;
+            all += e == own;
+        }
+        few.visits[at] = {i / w.routes, place};
+        if (rank % w.item_size == 0)
+            atomicOr(&few.begins[at / 32], 1u << at % 32);
+    }
+    __syncthreads();
+    if (own >= 0 && rank % w.item_size == 0) {
+        int32_t n = __popc(few.begins[0] & (at < 32 ? (1u << at) - 1 : ALL_LANES)) +
+                    (at < 32 ? 0 : __popc(few.begins[1] & ((1u << at % 32) - 1)));
+        few.items[n] = {own, at, all - rank < w.item_size ? all - rank : w.item_size};
+    }
+    __syncthreads();
 }
+
+/* The work of a kernel; `sorted`: that of few places. It can be read before await_earlier by a kernel behind one that has
+ * waited for who made it. */
+struct visiting {
+    const struct expert_work &w;
+    const struct few_places *sorted;
+    __device__ int items() const
+    {
+        if (w.direct)
+            return (w.places + w.item_size - 1) / w.item_size;
+        return w.few ? __popc(sorted->begins[0]) + __popc(sorted->begins[1]) : fresh(w.item_count);
+    }
+    __device__ struct item item_of(int i) const
+    {
+        if (w.few)
+            return sorted->items[i];
+        if (!w.direct)
+            return {fresh(&w.items[i].expert), fresh(&w.items[i].first), fresh(&w.items[i].count)};
+        int32_t first = i * w.item_size, left = w.places - first;
+        return {0, first, left < w.item_size ? left : w.item_size};
+    }
+    __device__ struct visit visit_of(int64_t i) const
+    {
+        if (w.few)
+            return sorted->visits[i];
+        if (!w.direct)
+            return {fresh(&w.visits[i].row), fresh(&w.visits[i].place)};
+        return {(int32_t)i, (int32_t)row_of(w, (int32_t)i)};
+    }
+};
 
 /* u = clamp(u, -limit, limit); g = min(g, limit); silu(g) u, f32. A limit of 0 clamps nothing. */
 static __device__ float swiglu(float g, float u, float limit)
@@ -157,28 +232,45 @@ static __device__ float swiglu(float g, float u, float limit)
 }
 
 /* What w2's quantizer leaves of a value, as bf16: exact. */
-static __device__ uint16_t on_q8_grid(float h, float scale)
+static __device__ uint16_t on_q8_grid(float h, uint8_t scale)
 {
-    return bf16_bits(e4m3_value(e4m3_code(h / scale)) * scale);
+    return bf16_bits(e4m3_value(e4m3_code(h * e8m0_inverse(scale))) * e8m0_value(scale));
+}
+
+/* Quantizes one block of a visit's h: a warp's work. */
+static __device__ void quantize_block(const struct expert_work &w, int64_t visit, int block)
+{
+    const int size = w.op.x.block;
+    const uint16_t *h = w.h + visit * w.inner + (int64_t)block * size;
+    float largest = 0;
+#pragma unroll 4
+    for (int i = lane_of(); i < size; i += WARP)
+        largest = larger_magnitude(largest, fresh_bf16(h + i));
+    const uint8_t s = q8_scale(warp_largest(largest));
+#pragma unroll 4
+    for (int i = lane_of(); i < size; i += WARP)
+        w.quantized[visit * w.h_width + code_order((int64_t)block * size + i)] = on_q8_grid(fresh_bf16(h + i), s);
 }
 
 /* h = bf(swiglu(bf(w1 x), bf(w3 x)) omega) of a tile of inner columns. Where a tile is a block of w2's quantizer, what
- * that leaves of h. */
-template <int TOKENS> struct up_work {
-    enum { WEIGHTS_FIRST = 0 };
+ * that leaves of h. FIRST: the experts are known before earlier kernels have ended. */
+template <int TOKENS, bool FIRST> struct up_work {
+    enum { WEIGHTS_FIRST = FIRST, CODE_ORDER = 1 };
     const struct expert_work &w;
+    const struct visiting v;
     struct place {
         struct item item;
-        int32_t tile;
+        int32_t number, tile; /* number: of the item */
         const struct expert_view *expert;
     };
     __device__ int tiles() const { return (w.inner + TILE_ROWS - 1) / TILE_ROWS; }
-    __device__ int units() const { return items_of(w) * tiles(); }
+    __device__ int units() const { return v.items() * tiles(); }
     __device__ const struct weight_view &shape() const { return w.up; }
     __device__ place find(int unit) const
     {
         place at;
-        at.item = item_of(w, unit / tiles());
+        at.number = unit / tiles();
+        at.item = v.item_of(at.number);
         at.tile = unit % tiles();
         at.expert = w.experts + at.item.expert;
         return at;
@@ -190,69 +282,81 @@ template <int TOKENS> struct up_work {
     __device__ int shift() const { return w.shift; }
     __device__ struct row_source row(const place &at, int token) const
     {
-        if (token >= at.item.count)
-            return {NULL, NULL};
-        struct visit v = visit_of(w, at.item.first + token);
+        struct visit visit = v.visit_of(at.item.first + (token < at.item.count ? token : 0));
         if (!w.direct)
-            return {(const uint8_t *)(const void *)(w.x + v.row * w.x_width), NULL};
-        int64_t first = (int64_t)v.place * w.op.x.cols;
+            return {(const uint8_t *)(const void *)(w.x + visit.row * w.x_width), NULL};
+        int64_t first = (int64_t)visit.place * w.op.x.cols;
         return {(const uint8_t *)w.op.x.codes + first, (const uint8_t *)w.op.x.scales + (first >> w.shift)};
     }
     __device__ void finish(const place &at, const struct tile_sums<TOKENS> *sums) const
     {
         for (int i = threadIdx.x; i < at.item.count * TILE_ROWS; i += PRODUCT_THREADS) {
-            int r = i % TILE_ROWS, v = i / TILE_ROWS, column = at.tile * TILE_ROWS + r;
-            int64_t visit = at.item.first + v;
-            float g = round_bf16(sum_of<TOKENS>(sums[0], w.up.row_parallel, v, r));
-            float u = round_bf16(sum_of<TOKENS>(sums[1], w.up.row_parallel, v, r));
+            int r = i % TILE_ROWS, n = i / TILE_ROWS, column = at.tile * TILE_ROWS + r;
+            int64_t visit = at.item.first + n;
+            float g = round_bf16(sum_of<TOKENS>(sums[0], w.up.row_parallel, n, r));
+            float u = round_bf16(sum_of<TOKENS>(sums[1], w.up.row_parallel, n, r));
             float h = swiglu(g, u, w.op.swiglu_limit);
             if (w.op.weight)
-                h *= w.op.weight[visit_of(w, visit).place];
+                h *= w.op.weight[v.visit_of(visit).place];
             h = column < w.inner ? round_bf16(h) : 0.0f;
             if (!w.quantized_up) {
                 if (column < w.inner)
                     w.h[visit * w.inner + column] = bf16_bits(h);
                 continue;
             }
-            float s = e8m0_value(q8_scale(warp_largest(fabsf(h)))); /* a warp holds the 32 columns of one visit */
-            w.quantized[visit * w.h_width + column] = on_q8_grid(h, s);
+            /* a warp holds the 32 columns of one visit */
+            uint8_t s = q8_scale(warp_largest(larger_magnitude(0, h)));
+            w.quantized[visit * w.h_width + code_order(column)] = on_q8_grid(h, s);
         }
+        if (w.arrived)
+            arrive(at);
+    }
+    /* The last of the tiles that share a block of the quantizer quantizes it. */
+    __device__ void arrive(const place &at) const
+    {
+        __shared__ bool last;
+        const int block = w.op.x.block, tiles_each = block / TILE_ROWS, of_block = at.tile / tiles_each;
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0)
+            last = atomicInc(w.arrived + at.number * (w.inner / block) + of_block, tiles_each - 1) ==
+                   (uint32_t)tiles_each - 1;
+        __syncthreads();
+        if (!last)
+            return;
+        __threadfence();
+        for (int n = warp_of(); n < at.item.count; n += warps_of())
+            quantize_block(w, at.item.first + n, of_block);
     }
 };
 
 /* The quantizer of h where its blocks are wider than a tile. */
-static __global__ void quantize_h(struct expert_work w, int32_t block)
+static __global__ void quantize_h(struct expert_work w)
 {
     await_earlier();
-    const uint16_t *h = w.h + (int64_t)blockIdx.x * w.inner;
-    uint16_t *to = w.quantized + blockIdx.x * w.h_width;
-    for (int b = warp_of(); b < w.inner / block; b += warps_of()) {
-        float largest = 0;
-        for (int i = lane_of(); i < block; i += WARP)
-            largest = larger_magnitude(largest, bf16_value(h[b * block + i]));
-        float s = e8m0_value(q8_scale(warp_largest(largest)));
-        for (int i = lane_of(); i < block; i += WARP)
-            to[b * block + i] = on_q8_grid(bf16_value(h[b * block + i]), s);
-    }
+    for (int b = warp_of(); b < w.inner / w.op.x.block; b += warps_of())
+        quantize_block(w, blockIdx.x, b);
     for (int64_t c = w.inner + threadIdx.x; c < w.h_width; c += THREADS)
-        to[c] = 0;
+        w.quantized[blockIdx.x * w.h_width + code_order(c)] = 0;
 }
 
+/* Places were sorted before the kernel in front of this one began: its weights are known from the start. */
 template <int TOKENS> struct down_work {
-    enum { WEIGHTS_FIRST = 0 };
+    enum { WEIGHTS_FIRST = 1, CODE_ORDER = 1 };
     const struct expert_work &w;
+    const struct visiting v;
     struct place {
         struct item item;
         int32_t tile;
         const struct expert_view *expert;
     };
     __device__ int tiles() const { return (w.hidden + TILE_ROWS - 1) / TILE_ROWS; }
-    __device__ int units() const { return items_of(w) * tiles(); }
+    __device__ int units() const { return v.items() * tiles(); }
     __device__ const struct weight_view &shape() const { return w.down; }
     __device__ place find(int unit) const
     {
         place at;
-        at.item = item_of(w, unit / tiles());
+        at.item = v.item_of(unit / tiles());
         at.tile = unit % tiles();
         at.expert = w.experts + at.item.expert;
         return at;
@@ -261,35 +365,41 @@ template <int TOKENS> struct down_work {
     __device__ int shift() const { return 0; }
     __device__ struct row_source row(const place &at, int token) const
     {
-        if (token >= at.item.count)
-            return {NULL, NULL};
-        return {(const uint8_t *)(const void *)(w.quantized + (int64_t)(at.item.first + token) * w.h_width), NULL};
+        const int64_t visit = at.item.first + (token < at.item.count ? token : 0);
+        return {(const uint8_t *)(const void *)(w.quantized + visit * w.h_width), NULL};
     }
     __device__ void finish(const place &at, const struct tile_sums<TOKENS> *sums) const
     {
         for (int i = threadIdx.x; i < at.item.count * TILE_ROWS; i += PRODUCT_THREADS) {
-            int r = i % TILE_ROWS, v = i / TILE_ROWS, column = at.tile * TILE_ROWS + r;
+            int r = i % TILE_ROWS, n = i / TILE_ROWS, column = at.tile * TILE_ROWS + r;
             if (column < w.hidden)
-                ((uint16_t *)w.op.out)[(int64_t)visit_of(w, at.item.first + v).place * w.hidden + column] =
-                    bf16_bits(sum_of<TOKENS>(sums[0], w.down.row_parallel, v, r));
+                ((uint16_t *)w.op.out)[(int64_t)v.visit_of(at.item.first + n).place * w.hidden + column] =
+                    bf16_bits(sum_of<TOKENS>(sums[0], w.down.row_parallel, n, r));
         }
     }
 };
 
+/* Q8: one expert for every row. */
 template <int FORMAT, int TOKENS, bool LARGE, bool Q8>
 static __global__ void __launch_bounds__(PRODUCT_THREADS, (product_residents<TOKENS, 2, FORMAT>()))
     up_kernel(const __grid_constant__ struct expert_work w)
 {
-    await_earlier();
-    stream_tiles<FORMAT, 2, TOKENS, LARGE, Q8>(up_work<TOKENS>{w});
+    __shared__ struct few_places few;
+    if (!Q8)
+        await_earlier();
+    if (w.few)
+        sort_few(w, few);
+    stream_tiles<FORMAT, 2, TOKENS, LARGE, Q8>(up_work<TOKENS, Q8>{w, {w, &few}});
 }
 
 template <int FORMAT, int TOKENS, bool LARGE>
 static __global__ void __launch_bounds__(PRODUCT_THREADS, (product_residents<TOKENS, 1, FORMAT>()))
     down_kernel(const __grid_constant__ struct expert_work w)
 {
-    await_earlier();
-    stream_tiles<FORMAT, 1, TOKENS, LARGE, false>(down_work<TOKENS>{w});
+    __shared__ struct few_places few;
+    if (w.few)
+        sort_few(w, few);
+    stream_tiles<FORMAT, 1, TOKENS, LARGE, false>(down_work<TOKENS>{w, {w, &few}});
 }
 
 static unsigned blocks_for(struct backend *b, const struct expert_work *w, int columns, int residents)
@@ -366,30 +476,6 @@ static void place_work(struct expert_work *w, int64_t rows, uint8_t *scratch)
     w->quantized = (uint16_t *)carve(&scratch, places * w->h_width * 2);
 }
 
-static qr_status run_band(struct backend *b, struct expert_work *w, enum weight_format up, enum weight_format down,
-                          qr_error *err)
-{
-    int64_t each;
-    w->places = w->rows.count * w->routes;
-    each = w->places / w->op.experts;
-    w->item_size = (each > 3 * TILE_TOKENS ? 4 : each > TILE_TOKENS ? 2 : 1) * TILE_TOKENS;
-    bool fits = product_shared<4, 2, WEIGHT_FP8>() <= cuda_of(b)->most_shared;
-    if (w->up.large_scales || w->down.large_scales || (w->item_size > 2 * TILE_TOKENS && !fits))
-        w->item_size = 2 * TILE_TOKENS;
-    w->most_items = w->places / w->item_size + w->op.experts;
-    w->most_items = w->most_items < w->places ? w->most_items : w->places;
-    w->direct = !w->op.idx && up == WEIGHT_FP8 && w->item_size <= 2 * TILE_TOKENS && !w->up.large_scales &&
-                w->shift > 0 && (uintptr_t)w->op.x.codes % 8 == 0 && w->op.x.cols % BLOCK_COLUMNS == 0;
-    if (!w->direct)
-        LAUNCH("expert", begin_kernel, w->rows.count + 1, SORT_THREADS, 0, *w);
-    qr_status st = up == WEIGHT_FP8 ? choose_up<WEIGHT_FP8>(b, w, err) : choose_up<WEIGHT_FP4>(b, w, err);
-    if (st != QR_OK)
-        return st;
-    if (!w->quantized_up)
-        LAUNCH("expert", quantize_h, w->places, THREADS, 0, *w, w->op.x.block);
-    return down == WEIGHT_FP8 ? choose_down<WEIGHT_FP8>(b, w, err) : choose_down<WEIGHT_FP4>(b, w, err);
-}
-
 /* The shape that all experts share; a large scale in one of them counts for all. */
 static struct weight_view shape_of(const struct op_expert *op, const struct weight *const *w)
 {
@@ -404,6 +490,64 @@ static struct weight_view shape_of(const struct op_expert *op, const struct weig
     return shape;
 }
 
+bool cuda_expert_is_aside(const struct op_expert *op) { return !op->idx && op->rows.count <= SIDE_ROWS; }
+
+/* Few places of experts that take bf16 rows without a second factor. */
+static bool is_few(const struct op_expert *op)
+{
+    const struct activation *x = &op->x;
+    return op->idx && op->rows.count * (int64_t)op->active <= MOST_FEW && x->cols % BLOCK_COLUMNS == 0 &&
+           x->block % 8 == 0 && (uintptr_t)x->codes % 8 == 0 && !shape_of(op, op->w1).large_scales &&
+           !shape_of(op, op->w2).large_scales && !shape_of(op, op->w3).large_scales;
+}
+
+bool cuda_routes_experts(const struct op_route *op, const struct op_expert *experts)
+{
+    return experts->idx == op->idx && op->idx && experts->active == op->active && experts->x.format == ACT_Q8 &&
+           !experts->w8a8 && experts->rows.index == op->rows.index && experts->rows.count == op->rows.count &&
+           is_few(experts);
+}
+
+uint16_t *cuda_expert_rows(struct backend *b, const struct op_expert *op)
+{
+    struct expert_work w = {};
+    w.routes = op->active;
+    place_work(&w, op->rows.count, cuda_of(b)->scratch);
+    return w.x;
+}
+
+static qr_status run_band(struct backend *b, struct expert_work *w, enum weight_format up, enum weight_format down,
+                          qr_error *err)
+{
+    int64_t each;
+    w->places = w->rows.count * w->routes;
+    each = w->places / w->op.experts;
+    w->item_size = (each > 3 * TILE_TOKENS ? 4 : each > TILE_TOKENS ? 2 : 1) * TILE_TOKENS;
+    bool fits = product_shared<4, 2, WEIGHT_FP8>() <= cuda_of(b)->most_shared;
+    if (w->up.large_scales || w->down.large_scales || (w->item_size > 2 * TILE_TOKENS && !fits))
+        w->item_size = 2 * TILE_TOKENS;
+    w->most_items = w->places / w->item_size + w->op.experts;
+    w->most_items = w->most_items < w->places ? w->most_items : w->places;
+    w->direct = !w->op.idx && up == WEIGHT_FP8 && w->item_size <= 2 * TILE_TOKENS && !w->up.large_scales &&
+                w->shift > 0 && (uintptr_t)w->op.x.codes % 8 == 0 && w->op.x.cols % BLOCK_COLUMNS == 0;
+    const int64_t counters = w->most_items * (w->inner / w->op.x.block);
+    const bool whole = w->op.x.block % TILE_ROWS == 0 && w->inner % BLOCK_COLUMNS == 0;
+    w->arrived = NULL;
+    if (!w->quantized_up && whole && counters <= MOST_ARRIVED)
+        w->arrived = cuda_of(b)->arrived + (cuda_expert_is_aside(&w->op) ? MOST_ARRIVED : 0);
+    w->few = !w->direct && is_few(&w->op);
+    if (w->few && !w->widened)
+        LAUNCH("expert", widen_kernel, w->rows.count, SORT_THREADS, 0, *w);
+    else if (!w->direct && !w->few)
+        LAUNCH("expert", begin_kernel, w->rows.count + 1, SORT_THREADS, 0, *w);
+    qr_status st = up == WEIGHT_FP8 ? choose_up<WEIGHT_FP8>(b, w, err) : choose_up<WEIGHT_FP4>(b, w, err);
+    if (st != QR_OK)
+        return st;
+    if (!w->quantized_up && !w->arrived)
+        LAUNCH("expert", quantize_h, w->places, THREADS, 0, *w);
+    return down == WEIGHT_FP8 ? choose_down<WEIGHT_FP8>(b, w, err) : choose_down<WEIGHT_FP4>(b, w, err);
+}
+
 static qr_status matrix_expert(struct backend *b, const struct op_expert *op, struct expert_work *w,
                                const struct weight *w1, const struct weight *w2, qr_error *err)
 {
@@ -415,7 +559,8 @@ static qr_status matrix_expert(struct backend *b, const struct op_expert *op, st
     w->down = shape_of(op, op->w2);
     w->quantized_up = op->x.block == TILE_ROWS;
     w->shift = op->x.block == 32 ? 5 : op->x.block == 64 ? 6 : op->x.block == 128 ? 7 : 0;
-    int64_t most = (SCRATCH_BYTES - 4096) / row_bytes(w);
+    const bool aside = cuda_expert_is_aside(op);
+    int64_t most = ((aside ? (int64_t)SIDE_BYTES : (int64_t)SCRATCH_BYTES) - 4096) / row_bytes(w);
     if (most < 1)
         return qr_fail(err, QR_UNSUPPORTED, "expert: a row of %lld bytes is more than its scratch holds",
                        (long long)row_bytes(w));
@@ -424,7 +569,7 @@ static qr_status matrix_expert(struct backend *b, const struct op_expert *op, st
         w->rows.index = op->rows.index ? op->rows.index + first : NULL;
         w->rows.count = (int32_t)count;
         w->offset = (int32_t)first;
-        place_work(w, count, cuda_of(b)->scratch);
+        place_work(w, count, aside ? cuda_of(b)->side : cuda_of(b)->scratch);
         qr_status st = run_band(b, w, up, down, err);
         if (st != QR_OK)
             return st;
@@ -447,12 +592,7 @@ struct int8_work {
 
 static __device__ float int8_dot(const int8_t *x, const struct weight_view &w, int64_t n, float scale)
 {
-    const int8_t *row = (const int8_t *)w.values + n * w.pitch;
-    int sum = 0;
-    for (int k = lane_of(); k < w.k; k += WARP)
-        sum += x[k] * row[k];
-    sum = __reduce_add_sync(ALL_LANES, sum);
-    return (float)sum * scale * ((const float *)(const void *)w.scales)[n];
+    return (float)int8_sum(x, (const int8_t *)w.values + n * w.pitch, w.k) * scale * ((const float *)(const void *)w.scales)[n];
 }
 
 static __device__ int64_t int8_place(const struct int8_work &w, int64_t i, int32_t *expert)
@@ -510,10 +650,11 @@ static qr_status int8_expert(struct backend *b, const struct op_expert *op, cons
                           .inner = shape->inner,
                           .trouble = shape->trouble};
     const int32_t warps = THREADS / WARP;
-    int64_t most = (SCRATCH_BYTES - 4096) / (w.routes * (5 * (int64_t)w.inner + 4));
+    const bool aside = cuda_expert_is_aside(op);
+    int64_t most = ((aside ? (int64_t)SIDE_BYTES : (int64_t)SCRATCH_BYTES) - 4096) / (w.routes * (5 * (int64_t)w.inner + 4));
     for (int64_t first = 0; first < op->rows.count; first += most) {
         int64_t count = op->rows.count - first < most ? op->rows.count - first : most, places = count * w.routes;
-        uint8_t *at = cuda_of(b)->scratch;
+        uint8_t *at = aside ? cuda_of(b)->side : cuda_of(b)->scratch;
         w.rows.index = op->rows.index ? op->rows.index + first : NULL;
         w.rows.count = (int32_t)count;
         w.offset = (int32_t)first;
@@ -552,7 +693,7 @@ static qr_status check_expert(const struct op_expert *op, int32_t e, int32_t fir
     return QR_OK;
 }
 
-qr_status cuda_expert(struct backend *b, const struct op_expert *op, qr_error *err)
+static qr_status run_expert(struct backend *b, const struct op_expert *op, bool widened, qr_error *err)
 {
     bool format = op->w8a8 ? op->x.format == ACT_I8 : op->x.format == ACT_Q8;
     if (!format || (op->w8a8 && op->x.block != op->x.cols))
@@ -570,6 +711,7 @@ qr_status cuda_expert(struct backend *b, const struct op_expert *op, qr_error *e
     if (op->rows.count == 0)
         return QR_OK;
     struct expert_work w = {.op = *op};
+    w.widened = widened;
     const struct expert_table *table = cuda_expert_table(cuda_of(b), op->experts, op->w1, op->w2, op->w3, err);
     if (!table)
         return err ? err->status : QR_INTERNAL;
@@ -584,43 +726,12 @@ qr_status cuda_expert(struct backend *b, const struct op_expert *op, qr_error *e
     return op->w8a8 ? int8_expert(b, op, &w, err) : matrix_expert(b, op, &w, op->w1[model], op->w2[model], err);
 }
 
-/* ---- the sum ---- */
-
-enum { MOST_ACTIVE = 64 };
-
-/* y = routed outputs in ascending expert id (equal ids by place), then the shared one; w8a8: shared first, then k
- * order. */
-static __global__ void combine_kernel(struct op_combine op)
+qr_status cuda_expert(struct backend *b, const struct op_expert *op, qr_error *err)
 {
-    await_earlier();
-    __shared__ int order[MOST_ACTIVE];
-    int64_t row = row_at(op.rows, blockIdx.x), d = op.hidden;
-    const int32_t *idx = op.idx + row * op.active;
-    for (int k = threadIdx.x; k < op.active; k += THREADS) {
-        int at = 0;
-        for (int other = 0; other < op.active; other++)
-            at += idx[other] < idx[k] || (idx[other] == idx[k] && other < k);
-        order[op.w8a8 ? k : at] = k;
-    }
-    __syncthreads();
-    const uint16_t *routed = (const uint16_t *)op.routed + row * op.active * d;
-    const uint16_t *shared = (const uint16_t *)op.shared + row * d;
-    for (int64_t c = (int64_t)blockIdx.y * THREADS + threadIdx.x; c < d; c += (int64_t)gridDim.y * THREADS) {
-        float y = op.w8a8 ? bf16_value(shared[c]) : 0.0f;
-#pragma unroll 8
-        for (int n = 0; n < op.active; n++)
-            y += bf16_value(routed[order[n] * d + c]);
-        if (!op.w8a8)
-            y += bf16_value(shared[c]);
-        ((uint16_t *)op.out)[row * d + c] = bf16_bits(y);
-    }
+    return run_expert(b, op, false, err);
 }
 
-qr_status cuda_combine(struct backend *b, const struct op_combine *op, qr_error *err)
+qr_status cuda_expert_widened(struct backend *b, const struct op_expert *op, qr_error *err)
 {
-    if (op->active > MOST_ACTIVE)
-        return qr_fail(err, QR_UNSUPPORTED, "combine: %d experts a row, wanted at most %d", op->active, MOST_ACTIVE);
-    LAUNCH("combine", combine_kernel,
-           dim3(op->rows.count, op->rows.count <= 256 ? (op->hidden + THREADS - 1) / THREADS : 1), THREADS, 0, *op);
-    return QR_OK;
+    return run_expert(b, op, true, err);
 }

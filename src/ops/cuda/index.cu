@@ -22,6 +22,7 @@ static __global__ void index_query_kernel(struct op_index_query op, struct step 
     rope_table(rope, row, step.positions[row], table);
     if (h >= op.heads)
         return;
+#pragma unroll 4
     for (int c = lane_of(); c < n; c += WARP)
         q[c] = act_value(op.in, row, (int64_t)h * n + c);
     __syncwarp();
@@ -126,6 +127,45 @@ static __device__ inline float score_term(enum score_mode mode, float d, float w
     return fmaxf(mode == SCORE_INT8 ? d * sigma : d, 0.0f) * w;
 }
 
+/* Eight channels from c on of a head of the query as bf16, zeros behind its end. */
+static __device__ uint4 query_channels(const struct op_index_select &op, int64_t row, int h, int c)
+{
+    int64_t at = row * op.query.cols + (int64_t)h * op.dim + c;
+    const uint16_t *bf16 = (const uint16_t *)op.query.codes + at;
+    uint32_t pair[4] = {0, 0, 0, 0};
+    if (op.mode != SCORE_INT8 && c + 8 <= op.dim && (uintptr_t)bf16 % 16 == 0)
+        return *(const uint4 *)(const void *)bf16;
+    for (int i = 0; i < 8 && c + i < op.dim; i++)
+        pair[i / 2] |= (uint32_t)(op.mode == SCORE_INT8 ? bf16_bits((float)((const int8_t *)op.query.codes)[at + i])
+                                                        : bf16[i])
+                       << 16 * (i % 2);
+    return make_uint4(pair[0], pair[1], pair[2], pair[3]);
+}
+
+/* Eight channels from c on of an index key as bf16, zeros behind its end: as container_value gives them, but read at
+ * once. */
+static __device__ uint4 index_channels(enum row_format format, const struct row_address &at, int c, int dim)
+{
+    uint32_t pair[4] = {0, 0, 0, 0};
+    const bool whole = c + 8 <= dim, fp4 = format == ROW_INDEX_FP4;
+    if (whole && format == ROW_BF16 && (uintptr_t)at.values % 16 == 0)
+        return *(const uint4 *)(const void *)((const uint16_t *)(const void *)at.values + c);
+    if (whole && (fp4 || format == ROW_INDEX_FP8) && (uintptr_t)at.values % 8 == 0) {
+        uint2 codes = fp4 ? make_uint2(*(const uint32_t *)(const void *)(at.values + c / 2), 0)
+                          : *(const uint2 *)(const void *)(at.values + c);
+        float scale = fp4 ? e8m0_value(at.scales[c / 32]) : load_f32(at.scales);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float x = fp4 ? e2m1_value(codes.x >> 4 * i & 15) : e4m3_value((i < 4 ? codes.x : codes.y) >> i % 4 * 8 & 255);
+            pair[i / 2] |= (uint32_t)bf16_bits(x * scale) << 16 * (i % 2);
+        }
+        return make_uint4(pair[0], pair[1], pair[2], pair[3]);
+    }
+    for (int i = 0; i < 8 && c + i < dim; i++)
+        pair[i / 2] |= (uint32_t)bf16_bits(container_value(format, at, c + i)) << 16 * (i % 2);
+    return make_uint4(pair[0], pair[1], pair[2], pair[3]);
+}
+
 /* A warp takes 8 keys: heads are the M operand of the instruction, keys its N operand; heads are added in binary64.
  * F32:  sum_h w_h max(0, q_h k)                                      (v41-model.md 6.2, mode P)
  * BF16: bf(sum_h bf(bf(max(0, bf(q_h k))) w_h))                      (mode R; v4-model.md 5.6 step 4)
@@ -133,7 +173,7 @@ static __device__ inline float score_term(enum score_mode mode, float d, float w
 static __global__ void score_kernel(struct scoring s)
 {
     await_earlier();
-    extern __shared__ uint16_t shared_q[];
+    extern __shared__ __align__(16) uint16_t shared_q[];
     const struct op_index_select &op = s.op;
     int pitch = s.dim + 8, group = lane_of() / 4, pair = lane_of() % 4 * 2;
     float *w = (float *)(void *)(shared_q + s.heads * pitch), *sigma = w + s.heads;
@@ -142,15 +182,13 @@ static __global__ void score_kernel(struct scoring s)
     int request = s.step.batch_id[row], visible = visible_of(s, row);
     float *scores = s.scores + blockIdx.y * s.stride, *trace = op.scores ? op.scores + row * op.score_stride : NULL;
 
-    for (int i = threadIdx.x; i < s.heads * s.dim; i += THREADS) {
-        int h = i / s.dim, c = i % s.dim;
-        uint16_t bits = 0;
-        if (h < op.heads && c < op.dim) {
-            int64_t at = row * op.query.cols + (int64_t)h * op.dim + c;
-            bits = op.mode == SCORE_INT8 ? bf16_bits((float)((const int8_t *)op.query.codes)[at])
-                                         : ((const uint16_t *)op.query.codes)[at];
-        }
-        shared_q[h * pitch + c] = bits;
+    const int eights = s.dim / 8;
+    for (int i = threadIdx.x; i < s.heads * eights; i += THREADS) {
+        int h = i / eights, c = i % eights * 8;
+        uint4 bits = make_uint4(0, 0, 0, 0);
+        if (h < op.heads)
+            bits = query_channels(op, row, h, c);
+        *(uint4 *)(void *)(shared_q + h * pitch + c) = bits;
     }
     for (int h = threadIdx.x; h < s.heads; h += THREADS) {
         w[h] = h < op.heads ? op.weights[row * op.heads + h] : 0.0f;
@@ -166,8 +204,10 @@ static __global__ void score_kernel(struct scoring s)
             t < visible && (!op.use_candidates || in_pool(s, row, t)) && plane_find(op.plane, s.step, request, t, &at);
         if (there && op.mode == SCORE_INT8)
             key_scale = load_f32(at.scales);
-        for (int c = lane_of() % 4; c < s.dim; c += 4)
-            key[group * pitch + c] = there && c < op.dim ? bf16_bits(container_value(op.plane.format, at, c)) : 0;
+#pragma unroll 4
+        for (int c = lane_of() % 4 * 8; c < s.dim; c += 32)
+            *(uint4 *)(void *)(key + group * pitch + c) =
+                there ? index_channels(op.plane.format, at, c, op.dim) : make_uint4(0, 0, 0, 0);
         __syncwarp();
 
         double even = 0, odd = 0;
@@ -235,35 +275,79 @@ static __device__ uint32_t order_of(float score)
     return bits & 0x80000000 ? ~bits : bits | 0x80000000;
 }
 
-/* The order of the k-th best of n, and how many are better: by eight bits at a time. Fewer than k: 0 and their number.
- */
-static __device__ void threshold(const float *scores, int n, int k, uint32_t *order, int *better)
+/* Of counts by digit, the digit at which the sum from the largest down, and `above`, reaches k (0: it does not), and the
+ * sum before it: a warp's work, a lane for eight digits. */
+static __device__ void find_digit(const int *count, int above, int k, int *digit, int *better)
 {
-    __shared__ int count[256];
-    __shared__ uint32_t prefix_found;
-    __shared__ int better_found;
+    const int first = 255 - 8 * lane_of();
+    int sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        sum += count[first - i];
+    int before = sum;
+#pragma unroll
+    for (int o = 1; o < WARP; o *= 2) {
+        int other = __shfl_up_sync(ALL_LANES, before, o);
+        before += lane_of() >= o ? other : 0;
+    }
+    before += above - sum;
+    uint32_t reached = __ballot_sync(ALL_LANES, before + sum >= k);
+    if (lane_of() != (reached ? __ffs(reached) - 1 : WARP - 1))
+        return;
+    int at = first;
+    while (at > 0 && before + count[at] < k)
+        before += count[at--];
+    *digit = at;
+    *better = before;
+}
+
+enum { MOST_HELD = 8192 };
+
+/* The orders of a row's scores; the first of them are held in shared memory. */
+struct ordered_scores {
+    const float *scores;
+    uint32_t *held;
+    int n;
+    __device__ uint32_t at(int i) const { return i < MOST_HELD ? held[i] : order_of(scores[i]); }
+};
+
+static __device__ struct ordered_scores hold_scores(const float *scores, int n)
+{
+    extern __shared__ __align__(8) uint32_t held_scores[];
+#pragma unroll 4
+    for (int i = threadIdx.x; i < n && i < MOST_HELD; i += SELECT_THREADS)
+        held_scores[i] = order_of(fresh(scores + i));
+    __syncthreads();
+    return {scores, held_scores, n};
+}
+
+static size_t held_bytes(int64_t n) { return (size_t)((n < MOST_HELD ? n : (int64_t)MOST_HELD) + 1) / 2 * 8; }
+
+/* The order of the k-th best, and how many are better: by eight bits at a time. Fewer than k: 0 and their number. */
+static __device__ void threshold(const struct ordered_scores &scores, int k, uint32_t *order, int *better)
+{
+    const int n = scores.n;
+    __shared__ int count[256], digit_found, better_found;
     uint32_t prefix = 0;
     int above = 0;
     for (int shift = 24; shift >= 0; shift -= 8) {
         for (int i = threadIdx.x; i < 256; i += SELECT_THREADS)
             count[i] = 0;
         __syncthreads();
-        for (int i = threadIdx.x; i < n; i += SELECT_THREADS) {
-            uint32_t o = order_of(scores[i]);
-            if (o && (shift == 24 || o >> (shift + 8) == prefix >> (shift + 8)))
-                atomicAdd(&count[o >> shift & 255], 1);
+        for (int first = warp_of() * WARP; first < n; first += SELECT_THREADS) {
+            int i = first + lane_of();
+            uint32_t o = i < n ? scores.at(i) : 0;
+            bool counts = o && (shift == 24 || o >> (shift + 8) == prefix >> (shift + 8));
+            int digit = counts ? (int)(o >> shift & 255) : -1;
+            uint32_t same = __match_any_sync(ALL_LANES, digit); /* many are alike: one lane adds for all */
+            if (counts && (same & ((1u << lane_of()) - 1)) == 0)
+                atomicAdd(&count[digit], __popc(same));
         }
         __syncthreads();
-        if (threadIdx.x == 0) {
-            int digit = 255, sum = above;
-            while (digit > 0 && sum + count[digit] < k)
-                sum += count[digit--];
-            /* digit 0 of the first byte is reached only when there are fewer than k */
-            prefix_found = prefix | (uint32_t)digit << shift;
-            better_found = sum;
-        }
+        if (warp_of() == 0)
+            find_digit(count, above, k, &digit_found, &better_found);
         __syncthreads();
-        prefix = prefix_found;
+        prefix |= (uint32_t)digit_found << shift;
         above = better_found;
         __syncthreads();
     }
@@ -271,7 +355,8 @@ static __device__ void threshold(const float *scores, int n, int k, uint32_t *or
     *better = above;
 }
 
-/* Sorts count 64-bit numbers in shared memory, largest first; room for the next power of two. */
+/* Sorts count 64-bit numbers in shared memory, largest first; room for the next power of two. A thread keeps what it
+ * compares with others of its warp. */
 static __device__ void sort_falling(unsigned long long *key, int count)
 {
     int size = 1;
@@ -280,8 +365,9 @@ static __device__ void sort_falling(unsigned long long *key, int count)
     for (int i = count + threadIdx.x; i < size; i += SELECT_THREADS)
         key[i] = 0;
     __syncthreads();
-    for (int length = 2; length <= size; length *= 2)
-        for (int gap = length / 2; gap > 0; gap /= 2) {
+    for (int length = 2; length <= size; length *= 2) {
+        int gap = length / 2;
+        for (; gap >= WARP; gap /= 2) {
             for (int i = threadIdx.x; i < size; i += SELECT_THREADS) {
                 int other = i ^ gap;
                 bool falling = (i & length) == 0;
@@ -293,21 +379,36 @@ static __device__ void sort_falling(unsigned long long *key, int count)
             }
             __syncthreads();
         }
+        for (int first = warp_of() * WARP; first < size; first += SELECT_THREADS) {
+            const int i = first + lane_of();
+            unsigned long long own = i < size ? key[i] : 0;
+            for (int g = gap; g > 0; g /= 2) {
+                unsigned long long other = __shfl_xor_sync(ALL_LANES, own, g);
+                bool larger = (i & length) == 0 ? (i & g) == 0 : (i & g) != 0; /* whether this place wants it */
+                own = larger == (other > own) ? other : own;
+            }
+            if (i < size)
+                key[i] = own;
+        }
+        __syncthreads();
+    }
 }
 
 /* Keeps the k best of n, equal ones by the smaller id; ids ascending, or by falling score. Returns how many. */
-static __device__ int keep_best(const float *scores, int n, int k, bool by_score, int32_t *out)
+static __device__ int keep_best(const struct ordered_scores &scores, int k, bool by_score, int32_t *out)
 {
-    extern __shared__ unsigned long long sorted[];
+    const int n = scores.n;
+    unsigned long long *sorted =
+        (unsigned long long *)(void *)(scores.held + ((n < MOST_HELD ? n : (int)MOST_HELD) + 1) / 2 * 2);
     __shared__ int better_in[SELECT_WARPS], equal_in[SELECT_WARPS];
     uint32_t order;
     int better, done_better = 0, done_equal = 0, kept;
-    threshold(scores, n, k, &order, &better);
+    threshold(scores, k, &order, &better);
     int wanted = k - better; /* of the equal ones, by id */
 
     for (int first = 0; first < n; first += SELECT_THREADS) {
         int id = first + threadIdx.x;
-        uint32_t o = id < n ? order_of(scores[id]) : 0;
+        uint32_t o = id < n ? scores.at(id) : 0;
         bool is_better = o > order, is_equal = o != 0 && o == order;
         uint32_t betters = __ballot_sync(ALL_LANES, is_better), equals = __ballot_sync(ALL_LANES, is_equal);
         uint32_t before = (1u << lane_of()) - 1;
@@ -348,7 +449,7 @@ static __global__ void __launch_bounds__(SELECT_THREADS) select_kernel(struct sc
     await_earlier();
     int64_t row = row_of(s, blockIdx.x);
     int visible = visible_of(s, row), n = visible < s.stride ? visible : (int)s.stride;
-    int kept = keep_best(s.scores + blockIdx.x * s.stride, n, s.op.topk, s.op.order == SELECTION_BY_SCORE,
+    int kept = keep_best(hold_scores(s.scores + blockIdx.x * s.stride, n), s.op.topk, s.op.order == SELECTION_BY_SCORE,
                          s.op.selected + row * s.op.topk);
     if (threadIdx.x == 0)
         s.op.selected_count[row] = kept;
@@ -359,8 +460,9 @@ static __global__ void __launch_bounds__(SELECT_THREADS) select_blocks_kernel(st
     await_earlier();
     int64_t row = row_of(s, blockIdx.x);
     int visible = visible_of(s, row), n = visible < s.stride ? visible : (int)s.stride;
-    int kept = keep_best(s.block_scores + blockIdx.x * s.block_stride, (n + s.op.block_size - 1) / s.op.block_size,
-                         s.op.topk_blocks, false, s.op.candidates + row * s.op.topk_blocks);
+    int kept = keep_best(
+        hold_scores(s.block_scores + blockIdx.x * s.block_stride, (n + s.op.block_size - 1) / s.op.block_size),
+        s.op.topk_blocks, false, s.op.candidates + row * s.op.topk_blocks);
     if (threadIdx.x == 0)
         s.op.candidate_count[row] = kept;
 }
@@ -374,13 +476,14 @@ static qr_status run_band(struct backend *b, const struct scoring *s, qr_error *
     if (s->op.make_candidates) {
         dim3 blocks((unsigned)((s->block_stride + THREADS - 1) / THREADS), s->op.rows.count);
         LAUNCH("index_select", block_kernel, blocks, THREADS, 0, *s);
-        LAUNCH("index_select", select_blocks_kernel, s->op.rows.count, SELECT_THREADS, 0, *s);
+        LAUNCH("index_select", select_blocks_kernel, s->op.rows.count, SELECT_THREADS,
+               held_bytes(s->block_stride), *s);
     }
     size_t sorted = 1;
     while (sorted < (size_t)s->op.topk)
         sorted *= 2;
     LAUNCH("index_select", select_kernel, s->op.rows.count, SELECT_THREADS,
-           s->op.order == SELECTION_BY_SCORE ? sorted * 8 : 0, *s);
+           held_bytes(s->stride) + (s->op.order == SELECTION_BY_SCORE ? sorted * 8 : 0), *s);
     return QR_OK;
 }
 

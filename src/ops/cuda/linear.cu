@@ -56,7 +56,7 @@ static __global__ void widen_kernel(struct activation in, struct row_list rows, 
 
 /* Units are the tiles of a piece that one group of 8 * TOKENS rows multiplies. */
 template <int TOKENS> struct linear_work {
-    enum { WEIGHTS_FIRST = 1 };
+    enum { WEIGHTS_FIRST = 1, CODE_ORDER = 0 };
     const struct product &p;
     struct place {
         int32_t tile, piece, first; /* first: row of W at which the piece begins */
@@ -76,9 +76,8 @@ template <int TOKENS> struct linear_work {
     __device__ int shift() const { return p.shift; }
     __device__ struct row_source row(const place &at, int token) const
     {
-        token += blockIdx.y * TOKENS * TILE_TOKENS;
-        if (token >= p.rows.count)
-            return {NULL, NULL};
+        const int first_token = blockIdx.y * TOKENS * TILE_TOKENS;
+        token = first_token + token < p.rows.count ? first_token + token : first_token;
         int64_t first = (p.listed ? output_row(p, token) : token) * p.stride + at.piece * p.piece_stride;
         return {p.x + first, p.scales + (first >> p.shift)};
     }
@@ -147,6 +146,17 @@ static bool reads_codes(const struct op_linear *op)
            (uintptr_t)in->codes % 8 == 0;
 }
 
+static bool is_matrix(const struct op_linear *op)
+{
+    enum weight_format f = op->weight->spec.format;
+    return op->in.format == ACT_Q8 || (op->in.format == ACT_BF16 && (f == WEIGHT_BF16 || f == WEIGHT_FP8));
+}
+
+bool cuda_linear_takes_scratch(const struct op_linear *op)
+{
+    return is_matrix(op) && !reads_codes(op) && !reads_in_place(&op->in, op->weight->spec.k);
+}
+
 static qr_status matrix_linear(struct backend *b, const struct op_linear *op, qr_error *err)
 {
     const struct weight *w = op->weight;
@@ -207,11 +217,7 @@ static __global__ void plain_kernel(struct op_linear op, struct weight_view w, e
         const int8_t *row_w = (const int8_t *)w.values + n * w.pitch;
         const float *sigma = (const float *)op.in.scales + (row * op.in.cols + first) / op.in.block;
         for (int k = 0; k < w.k; k += op.in.block) {
-            int sum = 0;
-            for (int i = lane_of(); i < op.in.block; i += WARP)
-                sum += x[k + i] * row_w[k + i];
-            sum = __reduce_add_sync(ALL_LANES, sum);
-            y += (float)sum * sigma[k / op.in.block];
+            y += (float)int8_sum(x + k, row_w + k, op.in.block) * sigma[k / op.in.block];
         }
         y *= ((const float *)(const void *)w.scales)[n];
     } else {
@@ -268,7 +274,5 @@ qr_status cuda_linear(struct backend *b, const struct op_linear *op, qr_error *e
     if (op->in.cols > cuda_of(b)->max_k)
         return qr_fail(err, QR_BAD_ARGUMENT, "linear: weight %s: %d input columns, scratch was reserved for %d",
                        op->weight->spec.name, op->in.cols, cuda_of(b)->max_k);
-    enum weight_format f = op->weight->spec.format;
-    bool matrix = op->in.format == ACT_Q8 || (op->in.format == ACT_BF16 && (f == WEIGHT_BF16 || f == WEIGHT_FP8));
-    return matrix ? matrix_linear(b, op, err) : plain_linear(b, op, err);
+    return is_matrix(op) ? matrix_linear(b, op, err) : plain_linear(b, op, err);
 }

@@ -173,14 +173,15 @@ static qr_status cuda_reserve(struct backend *b, const struct op_limits *limits,
     void *p;
     cuda->max_k = (int32_t)limits_widest_input(&limits->plan->config);
     if (!cuda->scratch) {
-        TRY(memory_allocate(b, SCRATCH_BYTES, &p, err));
+        TRY(memory_allocate(b, SCRATCH_BYTES + SIDE_BYTES, &p, err));
         cuda->scratch = p;
+        cuda->side = cuda->scratch + SCRATCH_BYTES;
         TRY(memory_allocate(b, (int64_t)EXPERT_TABLES * MOST_EXPERTS * (int64_t)sizeof *cuda->device_tables, &p, err));
         cuda->device_tables = p;
         for (int i = 0; i < EXPERT_TABLES; i++)
             cuda->tables[i].device = cuda->device_tables + (size_t)i * MOST_EXPERTS;
     }
-    *bytes = SCRATCH_BYTES + (int64_t)EXPERT_TABLES * MOST_EXPERTS * (int64_t)sizeof *cuda->device_tables;
+    *bytes = SCRATCH_BYTES + SIDE_BYTES + (int64_t)EXPERT_TABLES * MOST_EXPERTS * (int64_t)sizeof *cuda->device_tables;
     return QR_OK;
 }
 
@@ -228,14 +229,15 @@ static qr_status start(struct cuda_backend *cuda, qr_error *err)
     TRY(cuda_check(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, cuda->ordinal), "device",
                    err));
     cuda->most_shared = (size_t)shared;
+    TRY(cuda_check(cudaDeviceGetStreamPriorityRange(NULL, &cuda->most_urgent), "device", err));
     TRY(keep_memory(cuda->ordinal, err));
     TRY(cuda_check(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking), "stream", err));
     TRY(memory_allocate(&cuda->base, sizeof *cuda->trouble, &p, err));
     cuda->trouble = p;
     TRY(cuda_check(cudaMemsetAsync(p, 0, sizeof *cuda->trouble, cuda->stream), "stream", err));
-    TRY(memory_allocate(&cuda->base, MOST_ARRIVED * (int64_t)sizeof *cuda->arrived, &p, err));
+    TRY(memory_allocate(&cuda->base, 2 * MOST_ARRIVED * (int64_t)sizeof *cuda->arrived, &p, err));
     cuda->arrived = p;
-    TRY(cuda_check(cudaMemsetAsync(p, 0, MOST_ARRIVED * sizeof *cuda->arrived, cuda->stream), "stream", err));
+    TRY(cuda_check(cudaMemsetAsync(p, 0, 2 * MOST_ARRIVED * sizeof *cuda->arrived, cuda->stream), "stream", err));
     TRY(cuda_check(cudaMallocHost(&p, sizeof *cuda->trouble_host), "pinned memory", err));
     cuda->trouble_host = p;
 

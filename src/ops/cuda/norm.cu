@@ -6,21 +6,37 @@ enum { THREADS = 256 };
 
 static int32_t at_least_one(int32_t n) { return n > 0 ? n : 1; }
 
+enum { HELD = 4 };
+
+static __device__ float norm_weight(const struct op_norm &op, int c)
+{
+    return op.weight_f32 ? ((const float *)op.weight)[c] : bf16_value(((const uint16_t *)op.weight)[c]);
+}
+
 /* round(w (x rsqrt(mean x^2 + eps))), then times smooth; one rounding, to out's format. A block for each part of a row.
  */
 static __global__ void norm_kernel(struct op_norm op, int32_t n)
 {
+    /* weights need no earlier kernel; those of the first columns are asked for at once */
+    float first_weights[HELD];
+#pragma unroll
+    for (int i = 0; i < HELD; i++)
+        first_weights[i] = (int)threadIdx.x + i * THREADS < n ? norm_weight(op, threadIdx.x + i * THREADS) : 0.0f;
     await_earlier();
     extern __shared__ float x[];
     int64_t row = row_at(op.rows, blockIdx.x), first = (int64_t)blockIdx.y * n;
 
+#pragma unroll 8
     for (int c = threadIdx.x; c < n; c += THREADS)
         x[c] = act_value(op.in, row, first + c);
     __syncthreads();
     float inverse = rsqrt_of(block_mean_square(x, n) + op.eps);
+#pragma unroll
+    for (int i = 0; i < HELD; i++) /* without an index at run time they stay in registers */
+        if ((int)threadIdx.x + i * THREADS < n)
+            x[threadIdx.x + i * THREADS] = first_weights[i] * (x[threadIdx.x + i * THREADS] * inverse);
     for (int c = threadIdx.x; c < n; c += THREADS) {
-        float w = op.weight_f32 ? ((const float *)op.weight)[c] : bf16_value(((const uint16_t *)op.weight)[c]);
-        float y = w * (x[c] * inverse);
+        float y = c < HELD * THREADS ? x[c] : norm_weight(op, c) * (x[c] * inverse);
         if (op.smooth)
             y *= op.smooth[c];
         x[c] = op.out.format == ACT_BF16 ? round_bf16(y) : y;
@@ -50,6 +66,7 @@ static __global__ void quantize_kernel(struct op_quantize op, int32_t piece)
     extern __shared__ float x[];
     int64_t row = row_at(op.rows, blockIdx.x), first = (int64_t)blockIdx.y * piece;
     int n = op.in.cols - first < piece ? (int)(op.in.cols - first) : piece;
+#pragma unroll 8
     for (int c = threadIdx.x; c < n; c += THREADS)
         x[c] = act_value(op.in, row, first + c);
     __syncthreads();

@@ -4,17 +4,29 @@
 
 enum { THREADS = 256 };
 
-/* Eight E2M1 codes of a row: bit 15 and 8 to 6 of each half hold the first pair, 12 and 5 to 3 the second, 14 and 2 to
- * 0 the third, 13 and 11 to 9 the fourth. */
-static __device__ uint32_t interleave_e2m1(uint32_t codes)
+/* Pair i of eight E2M1 codes of a row as place_e2m1 leaves it: columns 0 2 1 3 of each four, sign at bit 15, magnitude at
+ * bits 8 to 6 of each half. */
+static __device__ uint32_t placed_pair(uint32_t codes, int i)
 {
-    const int sign[4] = {15, 12, 14, 13}, magnitude[4] = {6, 3, 0, 9};
-    uint32_t word = 0;
-    for (int i = 0; i < 8; i++) {
-        uint32_t code = codes >> 4 * i & 15, half = (code >> 3) << sign[i / 2] | (code & 7) << magnitude[i / 2];
-        word |= half << 16 * (i % 2);
+    const int first = i / 2 * 4 + i % 2; /* column of the lower half; the upper one's is two on */
+    const uint32_t low = codes >> 4 * first & 15, high = codes >> 4 * (first + 2) & 15;
+    return (low >> 3) << 15 | (low & 7) << 6 | (high >> 3) << 31 | (high & 7) << 22;
+}
+
+static __device__ uint32_t turned_left(uint32_t x, int by) { return by ? x << by | x >> (32 - by) : x; }
+
+/* The words of two rows that share their fourth pairs: what place_e2m1 takes apart. */
+static __device__ void interleave_e2m1(uint32_t codes_a, uint32_t codes_b, uint32_t *a, uint32_t *b)
+{
+    const int turns[3] = {0, 4, 26};
+    const uint32_t left = E2M1_LEFT;
+    uint32_t both = turned_left(placed_pair(codes_a, 3), 6) | turned_left(placed_pair(codes_b, 3), 28);
+    *a = both & left;
+    *b = (both & ~left) << 2;
+    for (int i = 0; i < 3; i++) {
+        *a |= turned_left(placed_pair(codes_a, i), turns[i]);
+        *b |= turned_left(placed_pair(codes_b, i), turns[i]);
     }
-    return word;
 }
 
 static __device__ uint32_t load_word(const uint8_t *row, int64_t at, int64_t end)
@@ -40,9 +52,11 @@ static __global__ void pack_fp4(const uint8_t *values, const uint8_t *scales, st
         int64_t row = tile * TILE_ROWS + group + 8 * r;
         bool there = row < w.n;
         uint32_t codes = there ? load_word(values + row * (w.k / 2), k * 16 + lane % 4 * 4, w.k / 2) : 0;
-        word[r] = interleave_e2m1(codes);
+        word[r] = codes;
         bytes |= kept_scale<WEIGHT_FP4>(there ? scales[row * blocks_k + k] : 127, w.large_scales) << 8 * r;
     }
+    interleave_e2m1(word[0], word[1], &word[0], &word[1]);
+    interleave_e2m1(word[2], word[3], &word[2], &word[3]);
     *(uint4 *)(void *)(to + lane * 16) = make_uint4(word[0], word[1], word[2], word[3]);
     if (lane % 4 == 0)
         *(uint32_t *)(void *)(to + 16 * WARP + group * 4) = bytes;

@@ -8,8 +8,9 @@
  *
  * Layout. A tile is 32 rows of W; a block 32 columns of a tile, laid out (pack.cu) so that a lane's operands of a block
  * are contiguous. Lane 4 g + t holds columns 8 t .. 8 t + 7 of rows g, g + 8, g + 16 and g + 24: the order in which an
- * instruction takes a row's columns is free, so activations stay as they are. With FP8 weights and few
- * rows they may be Q8 codes, made bf16 by the lane that uses them.
+ * instruction takes a row's columns is free, so activations stay as they are. FP8 and FP4 weights take columns 0 2 1 3 of
+ * each four, as codes unfold: rows of bf16 are put into that order when they are read, or come in it (CODE_ORDER). With
+ * FP8 weights and few rows they may be Q8 codes, made bf16 by the lane that uses them.
  *
  * Streaming. A warp copies its blocks into a ring of its own in shared memory, STAGES ahead and across tiles, so that
  * loads are in flight while sums of a tile are put together. */
@@ -31,7 +32,7 @@ template <> struct blocks<WEIGHT_FP8> {
     enum { CHUNKS = 2, BYTES = CHUNKS * 16 * WARP, SLOT = BYTES, STAGES = 6 };
 };
 template <> struct blocks<WEIGHT_FP4> {
-    enum { CHUNKS = 1, BYTES = 16 * WARP + TILE_ROWS, SLOT = 20 * WARP, STAGES = 10 };
+    enum { CHUNKS = 1, BYTES = 16 * WARP + TILE_ROWS, SLOT = 20 * WARP, STAGES = 6 };
 };
 template <int FORMAT> static __host__ __device__ constexpr size_t ring_bytes()
 {
@@ -85,13 +86,20 @@ static __device__ inline void place_e4m3(uint32_t w, uint32_t out[2])
     out[1] = (w >> 4 & 0x07F007F0) | (w & 0x80008000);
 }
 
-/* Four pairs of E2M1, interleaved by pack.cu so that the first two need one mask. */
-static __device__ inline void place_e2m1(uint32_t w, uint32_t out[4])
+/* Four pairs of E2M1 of each of two words, interleaved by pack.cu so that each takes a rotation and a mask: the first
+ * three of a word lie in it, the fourth ones of both in the bits that these leave. */
+enum { E2M1_LEFT = 0x60306030 };
+static __device__ inline void place_e2m1(uint32_t a, uint32_t b, uint32_t out_a[4], uint32_t out_b[4])
 {
-    out[0] = w & 0x81C081C0;
-    out[1] = w << 3 & 0x81C081C0;
-    out[2] = (w << 6 & 0x01C001C0) | (w << 1 & 0x80008000);
-    out[3] = (w >> 3 & 0x01C001C0) | (w << 2 & 0x80008000);
+    const uint32_t here = 0x81C081C0, left = E2M1_LEFT, both = (a & left) | (b >> 2 & ~left);
+    out_a[0] = a & here;
+    out_a[1] = __funnelshift_r(a, a, 4) & here;
+    out_a[2] = a << 6 & here;
+    out_a[3] = __funnelshift_r(both, both, 6) & here;
+    out_b[0] = b & here;
+    out_b[1] = __funnelshift_r(b, b, 4) & here;
+    out_b[2] = b << 6 & here;
+    out_b[3] = both << 4 & here;
 }
 
 static __device__ inline void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
@@ -130,20 +138,6 @@ static __device__ inline float packed_bf16(const struct weight_view &w, int64_t 
 
 /* ---- the ring ---- */
 
-static __device__ inline void copy_16(uint32_t to, const void *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
-}
-static __device__ inline void copy_4(uint32_t to, const void *from)
-{
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from));
-}
-static __device__ inline void close_stage() { asm volatile("cp.async.commit_group;"); }
-template <int OPEN> static __device__ inline void await_stages()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(OPEN));
-}
-
 static __device__ inline uint4 shared_16(uint32_t at)
 {
     uint4 v;
@@ -175,7 +169,7 @@ template <int FORMAT> static __device__ inline void split_of(const struct weight
     *to = *to < all ? *to : all;
 }
 
-/* A lane's place in a tile of a weight: its next block's codes, scales (FP4). */
+/* A lane's place in a tile of a weight: the codes and scales (FP4) of the block before its next. */
 struct lane_source {
     const uint8_t *codes, *scales;
 };
@@ -183,20 +177,20 @@ struct lane_source {
 template <int FORMAT>
 static __device__ inline struct lane_source source_of(const struct weight_view &w, int64_t tile, int from, int lane)
 {
-    const uint8_t *block = w.values + tile * w.pitch + (int64_t)from * blocks<FORMAT>::BYTES;
+    const uint8_t *block = w.values + tile * w.pitch + (int64_t)(from - 1) * blocks<FORMAT>::BYTES;
     return {block + lane * 16, block + 16 * WARP + lane / 4 * 4};
 }
 
 /* Starts the copy of the next block into a lane's part of a slot. */
 template <int FORMAT> static __device__ inline void start_block(struct lane_source &at, uint32_t to, uint32_t scale_to)
 {
+    at.codes += blocks<FORMAT>::BYTES;
 #pragma unroll
     for (int c = 0; c < blocks<FORMAT>::CHUNKS; c++)
         copy_16(to + (uint32_t)(c * 16 * WARP), at.codes + c * 16 * WARP);
-    at.codes += blocks<FORMAT>::BYTES;
     if constexpr (FORMAT == WEIGHT_FP4) {
-        copy_4(scale_to, at.scales);
         at.scales += blocks<FORMAT>::BYTES;
+        copy_4(scale_to, at.scales);
     }
 }
 
@@ -224,8 +218,7 @@ static __device__ inline void add_block(uint32_t slot, uint32_t scale_slot, uint
         } else {
             scale[0] = __byte_perm(scales, 0, m ? 0x4442 : 0x4440);
             scale[1] = __byte_perm(scales, 0, m ? 0x4443 : 0x4441);
-            place_e2m1(m ? whole.z : whole.x, pair[0]);
-            place_e2m1(m ? whole.w : whole.y, pair[1]);
+            place_e2m1(m ? whole.z : whole.x, m ? whole.w : whole.y, pair[0], pair[1]);
         }
         if (LARGE && !large) {
             scale[0] -= placed<FORMAT>::SHIFT;
@@ -253,10 +246,10 @@ static __device__ inline void add_block(uint32_t slot, uint32_t scale_slot, uint
 
 /* Rows of activations: bf16, or Q8 codes with a scale for 2^shift columns. */
 struct row_source {
-    const uint8_t *codes, *scales; /* codes NULL: no row, zeros */
+    const uint8_t *codes, *scales;
 };
 
-/* Eight columns of a Q8 row in the order in which FP8 weights come. */
+/* Eight columns of a Q8 row in the order in which FP8 and FP4 weights come. */
 static __device__ inline uint4 widened(uint2 codes, uint32_t scale)
 {
     uint32_t pair[4], one = factor_of<WEIGHT_FP8, true>(scale), two = second_factor_of<WEIGHT_FP8>(scale);
@@ -268,10 +261,10 @@ static __device__ inline uint4 widened(uint2 codes, uint32_t scale)
     return make_uint4(pair[0], pair[1], pair[2], pair[3]);
 }
 
-/* bf16 columns in the order in which weights of that format come. */
-template <int FORMAT> static __device__ inline uint4 ordered(uint4 x)
+/* bf16 columns in the order in which weights come: as they are for BF16, else 0 2 1 3 of each four. */
+template <bool REORDER> static __device__ inline uint4 ordered(uint4 x)
 {
-    if (FORMAT != WEIGHT_FP8)
+    if (!REORDER)
         return x;
     return make_uint4(__byte_perm(x.x, x.y, 0x5410), __byte_perm(x.x, x.y, 0x7632), __byte_perm(x.z, x.w, 0x5410),
                       __byte_perm(x.z, x.w, 0x7632));
@@ -282,7 +275,7 @@ template <bool Q8> struct raw_row;
 template <> struct raw_row<false> {
     uint4 x;
     __device__ void load(const uint8_t *at, const uint8_t *) { x = load_16(at); }
-    template <int FORMAT> __device__ uint4 get() const { return ordered<FORMAT>(x); }
+    template <bool REORDER> __device__ uint4 get() const { return ordered<REORDER>(x); }
 };
 template <> struct raw_row<true> {
     uint2 codes;
@@ -292,7 +285,7 @@ template <> struct raw_row<true> {
         codes = __ldg((const uint2 *)(const void *)at);
         scale = __ldg(scale_at);
     }
-    template <int FORMAT> __device__ uint4 get() const { return widened(codes, scale); }
+    template <bool> __device__ uint4 get() const { return widened(codes, scale); }
 };
 
 /* ---- sums of a tile ---- */
@@ -340,7 +333,7 @@ template <int TOKENS, int RUNS, int FORMAT> static __host__ __device__ constexpr
 /* Blocks of threads that share a multiprocessor. */
 template <int TOKENS, int RUNS, int FORMAT> static __host__ __device__ constexpr int product_residents()
 {
-    const int wanted = TOKENS == 1   ? 3
+    const int wanted = TOKENS == 1   ? (FORMAT == WEIGHT_FP4 ? 4 : 3)
                        : TOKENS <= 4 ? 2
                                      : 1,
               fit = (int)((220 << 10) / product_shared<TOKENS, RUNS, FORMAT>());
@@ -352,10 +345,10 @@ template <int TOKENS, int RUNS, int FORMAT> static __host__ __device__ constexpr
  *   const struct weight_view &shape() const;                     of any of the weights
  *   struct Work::place find(int unit) const;                      where a unit's weights and rows are
  *   const struct weight_view &weight(place, r) const;             weight r of it
- *   struct row_source row(place, token) const;                    a row of activations
+ *   struct row_source row(place, token) const;                    a row of activations; where there is none, any
  *   int shift() const;                                            of Q8 rows
  *   void finish(place, const struct tile_sums<TOKENS> *) const;   by the whole block: [RUNS] sums
- * place.tile: of the weights. WEIGHTS_FIRST: all but rows and finish need no earlier kernel, and the caller has not
+ * place.tile: of the weights. CODE_ORDER: its bf16 rows come in the order of the weights. WEIGHTS_FIRST: all but rows and finish need no earlier kernel, and the caller has not
  * waited for it. */
 template <int FORMAT, int RUNS, int TOKENS, bool LARGE, bool Q8, typename Work>
 static __device__ inline void stream_tiles(const Work &work)
@@ -421,34 +414,33 @@ static __device__ inline void stream_tiles(const Work &work)
             const bool large = LARGE && work.weight(place, r).large_scales;
             if (FORMAT == WEIGHT_FP8) {
                 const struct weight_view &w = work.weight(place, r);
-                scales = w.scales + (int64_t)place.tile * w.scale_cols;
+                scales = w.scales + (int64_t)place.tile * w.scale_cols + from;
             }
 #pragma unroll
             for (int j = 0; j < TOKENS; j++)
                 at[j] = row[j].codes + (from * BLOCK_COLUMNS + lane % 4 * 8) * (Q8 ? 1 : 2);
             /* rows and scales are asked for a block ahead */
-            struct raw_row<Q8> raw[TOKENS] = {
-            };
+            struct raw_row<Q8> raw[TOKENS];
             uint32_t byte_next = 0;
-            auto fetch = [&](int k) {
+            auto fetch = [&](int k, int step) {
                 if (FORMAT == WEIGHT_FP8)
-                    byte_next = __ldg(scales + k);
+                    byte_next = __ldg(scales += step);
 #pragma unroll
                 for (int j = 0; j < TOKENS; j++)
-                    if (row[j].codes)
-                        raw[j].load(at[j] + (k - from) * (BLOCK_COLUMNS * (Q8 ? 1 : 2)),
-                                    row[j].scales + (k * BLOCK_COLUMNS >> shift));
+                    raw[j].load(at[j] += step * (BLOCK_COLUMNS * (Q8 ? 1 : 2)),
+                                row[j].scales + (k * BLOCK_COLUMNS >> shift));
             };
             if (from < to)
-                fetch(from);
+                fetch(from, 0);
+#pragma unroll 2
             for (int k = from; k < to; k++) {
                 uint4 x[TOKENS];
                 uint32_t byte = byte_next;
 #pragma unroll
                 for (int j = 0; j < TOKENS; j++)
-                    x[j] = row[j].codes ? raw[j].template get<FORMAT>() : make_uint4(0, 0, 0, 0);
-                if (k + 1 < to)
-                    fetch(k + 1);
+                    x[j] = raw[j].template get<(FORMAT != WEIGHT_BF16 && !Work::CODE_ORDER)>();
+                const int step = k + 1 < to ? 1 : 0; /* the last block is asked for twice */
+                fetch(k + step, step);
                 await_stages<STAGES - 2>();
                 start_next(slot_free);
                 add_block<FORMAT, TOKENS, LARGE>(slot_out, slot_out + scale_offset, byte, large, x, acc);

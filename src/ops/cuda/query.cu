@@ -50,6 +50,7 @@ static __global__ void query_kernel(struct op_query op, struct step step, struct
     rope_table(rope, row, step.positions[row], table);
     if (h >= op.heads)
         return;
+#pragma unroll 8
     for (int c = lane_of(); c < n; c += WARP)
         q[c] = act_value(op.in, row, (int64_t)h * n + c);
     if (op.norm == QUERY_NORM_BF16)
@@ -94,6 +95,7 @@ static __global__ void unrotate_kernel(struct op_unrotate op, struct step step, 
     rope_table(rope, row, step.positions[row], table);
     if (h >= op.heads)
         return;
+#pragma unroll 8
     for (int c = lane_of(); c < n; c += WARP)
         o[c] = act_value(op.in, row, (int64_t)h * n + c);
     __syncwarp();
@@ -150,6 +152,7 @@ static __global__ void window_key_kernel(struct op_window_key op, struct step st
     int n = op.in.cols;
     bool rounds = op.in.format == ACT_BF16;
 
+#pragma unroll 8
     for (int c = threadIdx.x; c < n; c += THREADS)
         x[c] = act_value(op.in, row, c);
     float inverse = rsqrt_of(block_mean_square(x, n) + op.eps);

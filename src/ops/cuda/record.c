@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "ops/cuda/order.h"
 
 enum {
     FIRST_ROOM = 1 << 20,
@@ -13,16 +14,6 @@ enum {
 };
 
 /* ---- what an operator holds ---- */
-
-struct op_copy {
-    void *to;
-    const void *from;
-    int64_t bytes;
-};
-
-#define NUMBER(NAME) OP_##NAME,
-enum op_number { QR_OPERATORS(NUMBER) OP_copy, OPS };
-#undef NUMBER
 
 /* Places of a `step` and a rope_spec in an operator; -1: none. */
 struct inside {
@@ -161,14 +152,6 @@ static qr_status write_down(struct backend *b, enum op_number number, const void
 
 /* ---- starting ---- */
 
-union any_op {
-#define MEMBER(NAME) struct op_##NAME NAME;
-    QR_OPERATORS(MEMBER)
-#undef MEMBER
-    struct op_copy copy;
-    uint8_t bytes[1];
-};
-
 static void restore_pointer(const uint8_t *list, void *member)
 {
     uintptr_t place;
@@ -178,43 +161,166 @@ static void restore_pointer(const uint8_t *list, void *member)
     memcpy(member, &at, sizeof at);
 }
 
-static qr_status start_one(struct cuda_backend *cuda, const uint8_t *list, const struct entry *e, const uint8_t *stored,
-                           qr_error *err)
+/* Entry i of the list, with its pointers into the list made good. */
+static enum op_number read_entry(const struct recorder *r, size_t i, union any_op *op)
 {
-    union any_op op;
-    struct backend *b = &cuda->base;
-    const struct inside *in = &inside[e->op];
-    memcpy(op.bytes, stored, in->bytes);
+    struct entry e;
+    const uint8_t *at = r->list + r->places[i];
+    memcpy(&e, at, sizeof e);
+    const struct inside *in = &inside[e.op];
+    memcpy(op->bytes, at + sizeof e, in->bytes);
     if (in->step >= 0)
-        restore_pointer(list, op.bytes + in->step);
+        restore_pointer(r->list, op->bytes + in->step);
     if (in->rope >= 0)
-        restore_pointer(list, op.bytes + in->rope + offsetof(struct rope_spec, frequencies));
-    switch ((enum op_number)e->op) {
+        restore_pointer(r->list, op->bytes + in->rope + offsetof(struct rope_spec, frequencies));
+    return (enum op_number)e.op;
+}
+
+static qr_status start_one(struct cuda_backend *cuda, enum op_number number, const union any_op *op, qr_error *err)
+{
+    struct backend *b = &cuda->base;
+    switch (number) {
 #define START(NAME) \
     case OP_##NAME: \
-        return cuda_##NAME(b, &op.NAME, err);
+        return cuda_##NAME(b, &op->NAME, err);
         QR_OPERATORS(START)
 #undef START
     case OP_copy:
-        return cuda_check(
-            cudaMemcpyAsync(op.copy.to, op.copy.from, (size_t)op.copy.bytes, cudaMemcpyDeviceToDevice, cuda->stream),
-            "copy", err);
+        return cuda_check(cudaMemcpyAsync(op->copy.to, op->copy.from, (size_t)op->copy.bytes, cudaMemcpyDeviceToDevice,
+                                          cuda->stream),
+                          "copy", err);
     case OPS:
         break;
     }
-    return qr_fail(err, QR_INTERNAL, "operator %u of a list", (unsigned)e->op);
+    return qr_fail(err, QR_INTERNAL, "operator %u of a list", (unsigned)number);
 }
 
-static qr_status start_all(struct cuda_backend *cuda, qr_error *err)
+/* ---- operators started together ---- */
+
+enum { MOST_JOINED = 4 };
+
+/* Entries of the list that one start does, ascending. */
+struct joined {
+    int count;
+    size_t at[MOST_JOINED];
+    enum op_number number[MOST_JOINED];
+    union any_op op[MOST_JOINED];
+};
+
+static bool is_between(enum op_number number, enum between_step *step)
 {
-    const struct recorder *r = cuda->recorder;
-    for (size_t i = 0; i < r->count; i++) {
-        struct entry e;
-        const uint8_t *at = r->list + r->places[i];
-        memcpy(&e, at, sizeof e);
-        TRY(start_one(cuda, r->list, &e, at + sizeof e, err));
+    switch (number) {
+    case OP_combine:
+        *step = BETWEEN_COMBINE;
+        return true;
+    case OP_expand:
+        *step = BETWEEN_EXPAND;
+        return true;
+    case OP_mhc_mix:
+        *step = BETWEEN_MIX;
+        return true;
+    case OP_collapse:
+        *step = BETWEEN_COLLAPSE;
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Takes the entry behind the last one, if they can be one kernel's work. */
+static bool join_between(const struct recorder *r, struct joined *j)
+{
+    const int last = j->count - 1;
+    const size_t next = j->at[last] + 1;
+    enum between_step step, next_step;
+    if (j->count == MOST_JOINED || next >= r->count || !is_between(j->number[last], &step))
+        return false;
+    j->at[j->count] = next;
+    j->number[j->count] = read_entry(r, next, &j->op[j->count]);
+    if (!is_between(j->number[j->count], &next_step) ||
+        !cuda_goes_between(step, &j->op[last], next_step, &j->op[j->count]))
+        return false;
+    j->count++;
+    return true;
+}
+
+/* Takes the inverse rotation behind an attention; keys may be stored in between. */
+static void join_turn(const struct recorder *r, struct joined *j)
+{
+    for (size_t next = j->at[0] + 1; next < r->count && next <= j->at[0] + 2; next++) {
+        j->at[1] = next;
+        j->number[1] = read_entry(r, next, &j->op[1]);
+        if (j->number[1] == OP_unrotate && cuda_attend_turns(&j->op[0].attend, &j->op[1].unrotate))
+            j->count = 2;
+        if (j->number[1] != OP_window_write)
+            return;
+    }
+}
+
+/* Takes the experts behind a router. */
+static void join_experts(const struct recorder *r, struct joined *j)
+{
+    j->at[1] = j->at[0] + 1;
+    if (j->at[1] >= r->count)
+        return;
+    j->number[1] = read_entry(r, j->at[1], &j->op[1]);
+    if (j->number[1] == OP_expert && cuda_routes_experts(&j->op[0].route, &j->op[1].expert))
+        j->count = 2;
+}
+
+static void join(const struct recorder *r, size_t i, struct joined *j)
+{
+    j->count = 1;
+    j->at[0] = i;
+    j->number[0] = read_entry(r, i, &j->op[0]);
+    if (j->number[0] == OP_attend)
+        join_turn(r, j);
+    if (j->number[0] == OP_route)
+        join_experts(r, j);
+    while (join_between(r, j))
+        ;
+}
+
+static qr_status start_joined(struct cuda_backend *cuda, const struct joined *j, qr_error *err)
+{
+    const void *step[BETWEEN_COLLAPSE + 1] = {NULL};
+    enum between_step which;
+    if (j->count == 1)
+        return start_one(cuda, j->number[0], &j->op[0], err);
+    if (j->number[0] == OP_attend)
+        return cuda_attend_turned(&cuda->base, &j->op[0].attend, &j->op[1].unrotate, err);
+    if (j->number[0] == OP_route)
+        return cuda_route_experts(&cuda->base, &j->op[0].route, &j->op[1].expert, err);
+    for (int i = 0; i < j->count && is_between(j->number[i], &which); i++)
+        step[which] = &j->op[i];
+    return cuda_between(&cuda->base, step[BETWEEN_COMBINE], step[BETWEEN_EXPAND], step[BETWEEN_MIX],
+                        step[BETWEEN_COLLAPSE], err);
+}
+
+/* What is done with each start of the list, in its order. */
+typedef qr_status each_start(void *user, struct cuda_backend *cuda, const struct joined *j, qr_error *err);
+
+static qr_status for_each_start(struct cuda_backend *cuda, each_start *each, void *user, qr_error *err)
+{
+    struct joined j;
+    size_t taken = 0; /* an entry that was started before its turn; 0: none, for it is never the first */
+    for (size_t i = 0; i < cuda->recorder->count; i++) {
+        if (taken && i == taken)
+            continue;
+        join(cuda->recorder, i, &j);
+        TRY(each(user, cuda, &j, err));
+        if (j.count > 1 && j.number[0] == OP_attend)
+            taken = j.at[1];
+        else
+            i += (size_t)j.count - 1;
     }
     return QR_OK;
+}
+
+static qr_status start_now(void *user, struct cuda_backend *cuda, const struct joined *j, qr_error *err)
+{
+    (void)user;
+    return start_joined(cuda, j, err);
 }
 
 /* ---- graphs ---- */
@@ -248,7 +354,189 @@ static struct kept_graph *find_graph(struct recorder *r, uint64_t hash)
     return NULL;
 }
 
-/* The list as a graph, in the place of the one that was not used for longest. NULL with `err` set on failure. */
+/* One start of a graph: its first and its last node. */
+struct stretch {
+    cudaGraphNode_t first, last;
+};
+
+/* The node that the next one of a stream being captured will follow. */
+static qr_status newest_node(struct cuda_backend *cuda, cudaGraphNode_t *out, qr_error *err)
+{
+    enum cudaStreamCaptureStatus status;
+    const cudaGraphNode_t *nodes;
+    const cudaGraphEdgeData *edges;
+    size_t count;
+    TRY(cuda_check(cudaStreamGetCaptureInfo(cuda->stream, &status, NULL, NULL, &nodes, &edges, &count), "graph", err));
+    if (count != 1)
+        return qr_fail(err, QR_INTERNAL, "graph: a list's newest operator has %zu ends, wanted 1", count);
+    *out = nodes[0];
+    return QR_OK;
+}
+
+/* A list on its way into a graph: its starts, which of them wait for which, and how urgent each is. */
+struct capturing {
+    struct stretch *stretches;
+    size_t count;
+    struct order *order;
+    int32_t *cost, *before, *behind; /* of a start, of the longest path to it, of the longest from it on */
+};
+
+/* A start's share of a step's time, roughly: routed experts stream most. */
+static int32_t cost_of(const struct joined *j)
+{
+    return j->number[0] == OP_route ? 4 : j->number[0] == OP_attend || j->number[0] == OP_index_select ? 3 : 1;
+}
+
+static qr_status note_start(void *user, struct cuda_backend *cuda, const struct joined *j, qr_error *err)
+{
+    struct capturing *c = user;
+    (void)cuda, (void)err;
+    for (int i = 0; i < j->count; i++)
+        order_add(c->order, j->number[i], &j->op[i], i > 0);
+    c->cost[c->count++] = cost_of(j);
+    return QR_OK;
+}
+
+/* The longest paths. Returns the longest of all; 0: there are too many edges to tell. */
+static int32_t measure(struct capturing *c)
+{
+    const uint32_t *earlier;
+    int32_t longest = 0;
+    for (size_t i = 0; i < c->count; i++) {
+        size_t n = order_earlier(c->order, i, &earlier);
+        if (n > MOST_EARLIER)
+            return 0;
+        for (size_t e = 0; e < n; e++) {
+            int32_t to = c->before[earlier[e]] + c->cost[earlier[e]];
+            c->before[i] = to > c->before[i] ? to : c->before[i];
+        }
+    }
+    for (size_t i = c->count; i-- > 0;) {
+        size_t n = order_earlier(c->order, i, &earlier);
+        c->behind[i] += c->cost[i];
+        for (size_t e = 0; e < n; e++)
+            if (c->behind[i] > c->behind[earlier[e]])
+                c->behind[earlier[e]] = c->behind[i];
+        longest = c->before[i] + c->behind[i] > longest ? c->before[i] + c->behind[i] : longest;
+    }
+    return longest;
+}
+
+/* Starts into the capture; what lies on the longest path goes before what may come later. */
+struct urging {
+    struct capturing *c;
+    size_t at;
+    int32_t longest;
+};
+
+static qr_status capture_start(void *user, struct cuda_backend *cuda, const struct joined *j, qr_error *err)
+{
+    struct urging *u = user;
+    const size_t i = u->at++;
+    cuda->priority = u->c->before[i] + u->c->behind[i] == u->longest ? cuda->most_urgent : 0;
+    qr_status st = start_joined(cuda, j, err);
+    cuda->priority = 0;
+    return st == QR_OK ? newest_node(cuda, &u->c->stretches[i].last, err) : st;
+}
+
+/* The edge between two nodes; where both are kernels and the device can, the later one is started early. */
+static qr_status tie(const struct cuda_backend *cuda, cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to,
+                     qr_error *err)
+{
+    enum cudaGraphNodeType a, b;
+    cudaGraphEdgeData edge = {.from_port = 0};
+    TRY(cuda_check(cudaGraphNodeGetType(from, &a), "graph", err));
+    TRY(cuda_check(cudaGraphNodeGetType(to, &b), "graph", err));
+    if (cuda->starts_early && a == cudaGraphNodeTypeKernel && b == cudaGraphNodeTypeKernel) {
+        edge.type = cudaGraphDependencyTypeProgrammatic;
+        edge.from_port = cudaGraphKernelNodePortProgrammatic;
+    }
+    return cuda_check(cudaGraphAddDependencies(graph, &from, &to, &edge, 1), "graph", err);
+}
+
+/* The edges of a captured graph, a chain: unties its operators from each other and notes their first nodes. False: some
+ * operator has no node of its own, and nothing was untied. */
+static qr_status untie(cudaGraph_t graph, struct stretch *stretches, size_t count, bool *untied, qr_error *err)
+{
+    size_t edges = 0, next = 0;
+    TRY(cuda_check(cudaGraphGetEdges(graph, NULL, NULL, NULL, &edges), "graph", err));
+    cudaGraphNode_t *from = qr_malloc(2 * edges * sizeof *from), *to = from + edges;
+    cudaGraphEdgeData *data = qr_malloc(edges * sizeof *data);
+    qr_status st = from && data ? QR_OK : qr_fail(err, QR_NO_MEMORY, "no memory for a graph of %zu edges", edges);
+    if (st == QR_OK)
+        st = cuda_check(cudaGraphGetEdges(graph, from, to, data, &edges), "graph", err);
+    size_t *between = st == QR_OK ? qr_malloc(count * sizeof *between) : NULL;
+    if (st == QR_OK && !between)
+        st = qr_fail(err, QR_NO_MEMORY, "no memory for a graph of %zu edges", edges);
+    *untied = st == QR_OK;
+    for (size_t i = 1; *untied && i < count; i++) { /* edges mostly come in the chain's order */
+        size_t tried = 0;
+        while (tried < edges && from[next] != stretches[i - 1].last) {
+            next = (next + 1) % edges;
+            tried++;
+        }
+        between[i] = next;
+        stretches[i].first = tried < edges ? to[next] : NULL;
+        *untied = tried < edges && stretches[i].last != stretches[i - 1].last;
+    }
+    for (size_t i = 1; *untied && st == QR_OK && i < count; i++)
+        st = cuda_check(
+            cudaGraphRemoveDependencies(graph, &from[between[i]], &to[between[i]], &data[between[i]], 1), "graph", err);
+    qr_free(from);
+    qr_free(data);
+    qr_free(between);
+    return st;
+}
+
+/* Operators that need not wait for each other get no edge. */
+static qr_status loosen(struct cuda_backend *cuda, cudaGraph_t graph, struct capturing *c, qr_error *err)
+{
+    bool untied = true;
+    const uint32_t *earlier;
+    TRY(untie(graph, c->stretches, c->count, &untied, err));
+    for (size_t i = 1; untied && i < c->count; i++) {
+        size_t n = order_earlier(c->order, i, &earlier);
+        for (size_t e = 0; e < n; e++)
+            TRY(tie(cuda, graph, c->stretches[earlier[e]].last, c->stretches[i].first, err));
+    }
+    return QR_OK;
+}
+
+static qr_status capture_ordered(struct cuda_backend *cuda, struct capturing *c, cudaGraph_t *graph, qr_error *err)
+{
+    TRY(for_each_start(cuda, note_start, c, err));
+    struct urging u = {.c = c, .longest = measure(c)};
+    TRY(cuda_check(cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal), "graph", err));
+    qr_status st = for_each_start(cuda, capture_start, &u, err);
+    cudaError_t ended = cudaStreamEndCapture(cuda->stream, graph);
+    if (st == QR_OK)
+        st = cuda_check(ended, "graph", err);
+    /* where there are too many edges to tell, the chain is an order too */
+    return st == QR_OK && u.longest > 0 ? loosen(cuda, *graph, c, err) : st;
+}
+
+/* The list as a graph. */
+static qr_status capture(struct cuda_backend *cuda, cudaGraph_t *graph, qr_error *err)
+{
+    const size_t count = cuda->recorder->count;
+    struct capturing c = {.stretches = qr_calloc(count, sizeof *c.stretches),
+                          .cost = qr_calloc(3 * count, sizeof *c.cost)};
+    qr_status st = c.stretches && c.cost
+                       ? order_open(count, &c.order, err)
+                       : qr_fail(err, QR_NO_MEMORY, "no memory for a graph of %zu operators", count);
+    if (st == QR_OK) {
+        c.before = c.cost + count;
+        c.behind = c.before + count;
+        st = capture_ordered(cuda, &c, graph, err);
+    }
+    qr_free(c.stretches);
+    qr_free(c.cost);
+    order_close(c.order);
+    return st;
+}
+
+/* The list as a graph ready to run, in the place of the one that was not used for longest. NULL with `err` set on
+ * failure. */
 static struct kept_graph *record_graph(struct cuda_backend *cuda, uint64_t hash, qr_error *err)
 {
     struct recorder *r = cuda->recorder;
@@ -257,12 +545,7 @@ static struct kept_graph *record_graph(struct cuda_backend *cuda, uint64_t hash,
     for (int i = 1; i < GRAPHS; i++)
         k = r->kept[i].stamp < k->stamp ? &r->kept[i] : k;
     drop_graph(k);
-    if (cuda_check(cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal), "graph", err) != QR_OK)
-        return NULL;
-    qr_status st = start_all(cuda, err);
-    cudaError_t ended = cudaStreamEndCapture(cuda->stream, &graph);
-    if (st == QR_OK)
-        st = cuda_check(ended, "graph", err);
+    qr_status st = capture(cuda, &graph, err);
     if (st == QR_OK)
         st = cuda_check(cudaGraphInstantiate(&k->graph, graph, 0), "graph", err);
     if (graph)
@@ -284,12 +567,12 @@ static qr_status start_list(struct cuda_backend *cuda, qr_error *err)
 {
     struct recorder *r = cuda->recorder;
     if (r->count < FEWEST)
-        return start_all(cuda, err);
+        return for_each_start(cuda, start_now, NULL, err);
     uint64_t hash = hash_of(r->list, r->used);
     struct kept_graph *k = find_graph(r, hash);
     if (!k && r->seen[hash % SEEN] != hash) {
         r->seen[hash % SEEN] = hash;
-        return start_all(cuda, err);
+        return for_each_start(cuda, start_now, NULL, err);
     }
     if (!k && !(k = record_graph(cuda, hash, err)))
         return err ? err->status : QR_INTERNAL;

@@ -1,6 +1,7 @@
 /* record.h: operators are not started when they are called but written down; what stands between two moments at which
  * the host looks (an upload, a download, a fence) is a list. A list that was met before is replayed as one graph; the
- * bits are those of the operators started one by one, for they are the same kernels. */
+ * bits are those of the operators started one by one: some are started together, in kernels that compute the same, and those
+ * that need not wait for each other (order.h) run side by side. */
 #ifndef QR_OPS_CUDA_RECORD_H
 #define QR_OPS_CUDA_RECORD_H
 

@@ -7,13 +7,105 @@ enum { THREADS = 128 };
 /* softplus(z) = max(z, 0) + log1p(exp(-|z|)), rounded once: keeps its digits far below zero. */
 static __device__ float softplus(float z) { return (float)(fmax((double)z, 0.0) + log1p(exp(-fabs((double)z)))); }
 
-/* A block for each expert: scores[i][e] = sqrt(softplus(x w_e)). */
+/* Rows of codes that are brought to bf16 on the way, for the experts that come next (product.cuh); to NULL: none. */
+struct widening {
+    struct activation in;
+    uint16_t *to; /* [rows][in.cols], in the order in which weights come */
+};
+
+static __device__ void widen_row(const struct widening &w, int64_t row, int64_t to_row)
+{
+    const uint8_t *codes = (const uint8_t *)w.in.codes + row * w.in.cols;
+    const uint8_t *scales = (const uint8_t *)w.in.scales + row * (w.in.cols / w.in.block);
+#pragma unroll 4
+    for (int c = 8 * threadIdx.x; c < w.in.cols; c += 8 * THREADS)
+        *(uint4 *)(void *)(w.to + to_row * w.in.cols + c) =
+            widened(__ldg((const uint2 *)(const void *)(codes + c)), __ldg(scales + c / w.in.block));
+}
+
+/* The best of what the lanes bring, the same for all: larger choice first, equal ones by the smaller expert; -1 none. Among
+ * choices that are no numbers it is the first lane's. */
+static __device__ int best_of(float choice, int e)
+{
+    for (int o = WARP / 2; o > 0; o /= 2) {
+        float other = __shfl_xor_sync(ALL_LANES, choice, o);
+        int other_e = __shfl_xor_sync(ALL_LANES, e, o);
+        if (other_e >= 0 && (e < 0 || other > choice || (other == choice && other_e < e))) {
+            choice = other;
+            e = other_e;
+        }
+    }
+    return __shfl_sync(ALL_LANES, e, 0);
+}
+
+enum { OWN = MOST_EXPERTS / WARP };
+
+/* A row's choice by a warp: score + bias, the best taken one by one; then the weights. */
+static __device__ void choose(const struct op_route &op, const struct step &step, int64_t row, const float *score,
+                              int32_t *trouble)
+{
+    const bool image = op.bias_image && step.image_mask && step.image_mask[row];
+    const float *bias = image ? op.bias_image : op.bias;
+    int32_t *idx = op.idx + row * op.active;
+    float choice[OWN]; /* of experts lane, lane + 32, ... */
+    uint32_t taken = 0;
+#pragma unroll
+    for (int n = 0; n < OWN; n++) {
+        const int e = lane_of() + n * WARP;
+        choice[n] = e < op.experts ? __ldcg(score + e) : 0.0f;
+        if (bias && e < op.experts)
+            choice[n] += bias[e];
+        taken |= (uint32_t)(e >= op.experts) << n;
+    }
+    double sum = 0;
+    for (int k = 0; k < op.active; k++) {
+        int best = -1;
+        if (op.table) {
+            best = op.table[(int64_t)step.token_ids[row] * op.active + k];
+            if (best < 0 || best >= op.experts) {
+                report_trouble(trouble, TROUBLE_EXPERT, best);
+                best = 0;
+            }
+        } else {
+            float largest = 0;
+#pragma unroll
+            for (int n = 0; n < OWN; n++)
+                if (!(taken >> n & 1) && (best < 0 || choice[n] > largest)) {
+                    largest = choice[n];
+                    best = lane_of() + n * WARP;
+                }
+            best = best_of(largest, best);
+        }
+        if (best % WARP == lane_of())
+            taken |= 1u << best / WARP;
+        if (lane_of() == 0)
+            idx[k] = best;
+        sum += (double)__ldcg(score + best);
+    }
+    float denominator = (float)sum + op.denominator_eps;
+    __syncwarp();
+    for (int k = lane_of(); k < op.active; k += WARP) {
+        float w = __ldcg(score + idx[k]);
+        if (op.normalise)
+            w /= denominator;
+        op.weight[row * op.active + k] = w * op.scaling;
+    }
+}
+
+/* A block for each expert: scores[i][e] = sqrt(softplus(x w_e)). The last one of a row to come (`arrived` counts, and is
+ * zero again afterwards) chooses. One more block widens the row where that is wanted. */
 static __global__ void __launch_bounds__(THREADS)
-    score_kernel(struct op_route op, struct weight_view gate, bool f32, bool wide, float *scores)
+    route_kernel(struct op_route op, struct step step, struct weight_view gate, bool f32, bool wide, float *scores,
+                 uint32_t *arrived, int32_t offset, struct widening widening, int32_t *trouble)
 {
     await_earlier();
-    int64_t row = row_at(op.rows, blockIdx.y);
+    __shared__ bool last;
+    const int64_t row = row_at(op.rows, blockIdx.y) + (op.rows.index ? 0 : offset);
     int e = blockIdx.x, n = op.x.cols;
+    if (e == op.experts) {
+        widen_row(widening, row, blockIdx.y);
+        return;
+    }
     const uint8_t *w = gate.values + e * gate.pitch;
     bool bf16 = op.x.format == ACT_BF16;
     double sum = 0;
@@ -32,80 +124,21 @@ static __global__ void __launch_bounds__(THREADS)
             sum +=
                 (double)act_value(op.x, row, c) * (f32 ? ((const float *)(const void *)w)[c] : packed_bf16(gate, e, c));
     }
-    float logit = (float)block_sum(sum);
+    float logit = (float)block_sum(sum), *own = scores + (int64_t)blockIdx.y * op.experts;
     if (op.x_scale)
         logit *= op.x_scale[row];
-    if (threadIdx.x == 0)
-        scores[(int64_t)blockIdx.y * op.experts + e] = sqrtf(softplus(logit));
+    if (threadIdx.x == 0) {
+        own[e] = sqrtf(softplus(logit));
+        __threadfence();
+        last = atomicInc(arrived + blockIdx.y, (uint32_t)op.experts - 1) == (uint32_t)op.experts - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    if (last && warp_of() == 0)
+        choose(op, step, row, own, trouble);
 }
 
-/* The best of what the lanes bring: larger choice first, equal ones by the smaller expert; -1 none. */
-static __device__ int best_of(float choice, int e)
-{
-    for (int o = WARP / 2; o > 0; o /= 2) {
-        float other = __shfl_xor_sync(ALL_LANES, choice, o);
-        int other_e = __shfl_xor_sync(ALL_LANES, e, o);
-        if (other_e >= 0 && (e < 0 || other > choice || (other == choice && other_e < e))) {
-            choice = other;
-            e = other_e;
-        }
-    }
-    return e;
-}
-
-/* One warp a row: choice[e] = score + bias, the best taken one by one; then the weights. */
-static __global__ void choose_kernel(struct op_route op, struct step step, const float *scores, int32_t *trouble)
-{
-    await_earlier();
-    extern __shared__ float choice[];
-    int64_t row = row_at(op.rows, blockIdx.x);
-    const float *score = scores + (int64_t)blockIdx.x * op.experts;
-    int32_t *idx = op.idx + row * op.active;
-    bool image = op.bias_image && step.image_mask && step.image_mask[row];
-    const float *bias = image ? op.bias_image : op.bias;
-
-    /* taken ones are marked in the second half */
-    float *taken = choice + op.experts;
-    for (int e = threadIdx.x; e < op.experts; e += WARP) {
-        choice[e] = bias ? score[e] + bias[e] : score[e];
-        taken[e] = 0;
-    }
-    __syncwarp();
-    for (int k = 0; k < op.active; k++) {
-        int best = -1;
-        if (op.table) {
-            best = op.table[(int64_t)step.token_ids[row] * op.active + k];
-            if (best < 0 || best >= op.experts) {
-                report_trouble(trouble, TROUBLE_EXPERT, best);
-                best = 0;
-            }
-        } else {
-            for (int e = threadIdx.x; e < op.experts; e += WARP)
-                if (taken[e] == 0 && (best < 0 || choice[e] > choice[best]))
-                    best = e;
-            best = best_of(best < 0 ? 0 : choice[best], best);
-        }
-        if (threadIdx.x == 0) {
-            idx[k] = best;
-            taken[best] = 1;
-        }
-        __syncwarp();
-    }
-    if (threadIdx.x != 0)
-        return;
-    double sum = 0;
-    for (int k = 0; k < op.active; k++)
-        sum += (double)score[idx[k]];
-    float denominator = (float)sum + op.denominator_eps;
-    for (int k = 0; k < op.active; k++) {
-        float w = score[idx[k]];
-        if (op.normalise)
-            w /= denominator;
-        op.weight[row * op.active + k] = w * op.scaling;
-    }
-}
-
-qr_status cuda_route(struct backend *b, const struct op_route *op, qr_error *err)
+static qr_status check_route(const struct op_route *op, qr_error *err)
 {
     const struct weight_spec *gate = &op->gate->spec;
     if (!act_is_float(op->x) || (gate->format != WEIGHT_BF16 && gate->format != WEIGHT_F32) || gate->n != op->experts ||
@@ -114,13 +147,41 @@ qr_status cuda_route(struct backend *b, const struct op_route *op, qr_error *err
                        gate->name, gate->format, gate->n, gate->k, op->experts, op->x.cols);
     if (op->active < 1 || op->active > op->experts)
         return qr_fail(err, QR_BAD_ARGUMENT, "route: %d of %d experts", op->active, op->experts);
-    if ((int64_t)op->rows.count * op->experts * 4 > SCRATCH_BYTES)
-        return qr_fail(err, QR_BAD_ARGUMENT, "route: %d rows are more than its scratch holds", op->rows.count);
-    float *scores = (float *)(void *)cuda_of(b)->scratch;
-    bool wide = gate->k % 4 == 0 && is_wide(op->x.codes);
-    LAUNCH("route", score_kernel, dim3(op->experts, op->rows.count), THREADS, 0, *op, op->gate->view,
-           gate->format == WEIGHT_F32, wide, scores);
-    LAUNCH("route", choose_kernel, op->rows.count, WARP, (size_t)op->experts * 8, *op, *op->step, scores,
-           cuda_of(b)->trouble);
+    if (op->experts > MOST_EXPERTS)
+        return qr_fail(err, QR_UNSUPPORTED, "route: %d experts, wanted at most %d", op->experts, MOST_EXPERTS);
     return QR_OK;
+}
+
+static qr_status start_route(struct backend *b, const struct op_route *op, const struct widening *widening, qr_error *err)
+{
+    const struct weight_spec *gate = &op->gate->spec;
+    /* behind what the experts that come next take of it when few */
+    float *scores = (float *)(void *)(cuda_of(b)->scratch + SCRATCH_BYTES / 2);
+    const bool wide = gate->k % 4 == 0 && is_wide(op->x.codes);
+    struct op_route band = *op;
+    for (int32_t first = 0; first < op->rows.count; first += MOST_ARRIVED) {
+        band.rows.index = op->rows.index ? op->rows.index + first : NULL;
+        band.rows.count = op->rows.count - first < MOST_ARRIVED ? op->rows.count - first : MOST_ARRIVED;
+        LAUNCH("route", route_kernel, dim3(op->experts + (widening->to ? 1 : 0), band.rows.count), THREADS, 0, band,
+               *op->step, op->gate->view, gate->format == WEIGHT_F32, wide, scores, cuda_of(b)->arrived, first,
+               *widening, cuda_of(b)->trouble);
+    }
+    return QR_OK;
+}
+
+qr_status cuda_route(struct backend *b, const struct op_route *op, qr_error *err)
+{
+    const struct widening none = {};
+    qr_status st = check_route(op, err);
+    return st == QR_OK ? start_route(b, op, &none, err) : st;
+}
+
+qr_status cuda_route_experts(struct backend *b, const struct op_route *op, const struct op_expert *experts,
+                             qr_error *err)
+{
+    const struct widening widening = {experts->x, cuda_expert_rows(b, experts)};
+    qr_status st = check_route(op, err);
+    if (st == QR_OK)
+        st = start_route(b, op, &widening, err);
+    return st == QR_OK ? cuda_expert_widened(b, experts, err) : st;
 }

@@ -204,6 +204,7 @@ static __global__ void row_write_kernel(struct op_row_write op, struct step step
     float *x = (float *)(shared + n);
     bool rounds = op.in.format == ACT_BF16;
 
+#pragma unroll 8
     for (int c = threadIdx.x; c < n; c += THREADS)
         x[c] = act_value(op.in, row, c);
     if (op.norm) {
