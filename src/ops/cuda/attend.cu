@@ -305,9 +305,14 @@ static size_t value_bytes(const struct attending *a, int tiles)
                             HEADS * CHANNELS * 4);
 }
 
-/* TILES: blocks of keys taken together; how many changes no bit. */
+/* TILES: blocks of keys taken together; how many changes no bit. Of more warps than that the others only keep sums. */
+template <int TILES> static __host__ __device__ constexpr int value_threads()
+{
+    return (TILES < WARPS ? (int)WARPS : TILES) * WARP;
+}
+
 template <int TILES>
-static __global__ void __launch_bounds__(TILES * WARP, 1)
+static __global__ void __launch_bounds__(value_threads<TILES>(), 1)
     value_kernel(const __grid_constant__ struct attending a, const __grid_constant__ struct rope_view rope)
 {
     await_earlier();
@@ -323,7 +328,7 @@ static __global__ void __launch_bounds__(TILES * WARP, 1)
     const int blocks = (int)((op.window_size + list.more + op.block - 1) / op.block);
 
     auto bring_block = [&](int block) {
-        if (block < blocks) {
+        if (block < blocks && warp < TILES) {
             const struct key_place *places = a.places + block_at(a, blockIdx.z, block) * a.slots;
             const uint16_t *from = a.p + (block_at(a, blockIdx.z, block) * a.heads + first_head) * a.slots;
 #pragma unroll 8
@@ -346,7 +351,7 @@ static __global__ void __launch_bounds__(TILES * WARP, 1)
         double v[CHANNELS / 8][4] = {};
         await_stages<0>();
         __syncwarp();
-        for (int k = 0; k < a.slots && first + warp < blocks; k += 16) {
+        for (int k = 0; k < a.slots && warp < TILES && first + warp < blocks; k += 16) {
             double x[4], y[4];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
@@ -365,7 +370,7 @@ static __global__ void __launch_bounds__(TILES * WARP, 1)
         __syncwarp();
         bring_block(first + TILES + warp);
 #pragma unroll
-        for (int n = 0; n < CHANNELS / 8; n++)
+        for (int n = 0; n < CHANNELS / 8 && warp < TILES; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 sums[(warp * HEADS + group + e / 2 * 8) * CHANNELS + 8 * n + 2 * column + e % 2] = (float)v[n][e];
@@ -473,10 +478,13 @@ static qr_status run_attend(struct backend *b, const struct op_attend *op, const
                score_bytes(&a), a);
         LAUNCH("attend", soften_kernel, dim3(a.heads, (unsigned)count), THREADS, 0, a);
         const dim3 grid((op->head_dim + CHANNELS - 1) / CHANNELS, a.heads / HEADS, (unsigned)count);
-        if (a.blocks > WARPS && value_bytes(&a, 2 * WARPS) <= cuda_of(b)->most_shared)
+        const size_t room = cuda_of(b)->most_shared;
+        if (a.blocks > WARPS && value_bytes(&a, 2 * WARPS) <= room)
             LAUNCH("attend", value_kernel<2 * WARPS>, grid, 2 * THREADS, value_bytes(&a, 2 * WARPS), a, rope);
-        else
+        else if (value_bytes(&a, WARPS) <= room)
             LAUNCH("attend", value_kernel<WARPS>, grid, THREADS, value_bytes(&a, WARPS), a, rope);
+        else
+            LAUNCH("attend", value_kernel<WARPS / 2>, grid, THREADS, value_bytes(&a, WARPS / 2), a, rope);
     }
     return QR_OK;
 }
