@@ -2,7 +2,6 @@
 /* Answers with drafts are the answers without, bit for bit: tokens, log probabilities, texts and ends, greedy and sampled,
  * whatever is verified and whoever runs beside them (speculation.md 4.9, 12: T1, T2, T14, T21). */
 #include "support/engines.h"
-#include "support/mixed.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -132,13 +131,6 @@ static void drafts_change_no_bit_of_an_answer(void **state)
     }
 }
 
-static void drafted_requests_at_once_are_each_alone_without(void **state)
-{
-    (void)state;
-    for (int m = 0; m < MODELS; m++)
-        assert_true(mixed(models[m].dir, 40, models[m].method) > 0);
-}
-
 static void a_drafter_that_is_not_there_or_too_many_drafts_are_refused(void **state)
 {
     (void)state;
@@ -166,7 +158,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_drafter_that_is_not_there_or_too_many_drafts_are_refused),
         cmocka_unit_test(drafts_change_no_bit_of_an_answer),
-        cmocka_unit_test(drafted_requests_at_once_are_each_alone_without),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
