@@ -1,3 +1,4 @@
+/* label: release */
 /* The keys of the indexer are the same bits in front of the quantizer whichever plane they go to, and every plane holds
  * what the model's quantizer makes of them (v41-model.md 5.2, runtime.md 2.1). */
 #include "support/support.h"

@@ -1,4 +1,4 @@
-/* label: faults */
+/* label: faults release */
 /* Allocations of each composition of quire op fail in turn: a status, nothing left behind. Files are made of a golden model. */
 #include <stdio.h>
 #include <stdlib.h>
