@@ -66,11 +66,14 @@ static void inject(const struct opened *o, qr_injection what, qr_handle handle, 
     assert_int_equal(qr_inject(o->engine, what, handle, at_step, NULL), QR_OK);
 }
 
-/* Preempted twice, moved, cancelled somewhere; now and then everyone loses the cache. */
-static void disturb(const struct opened *o, int i, const struct asked *a, qr_handle handle)
+/* Preempted, moved, cancelled somewhere; now and then everyone loses the cache. Request i runs about step i / 2; with drafts
+ * that much sooner that nobody knows, so that it is preempted every now and then from early on. */
+static void disturb(const struct opened *o, int i, const struct asked *a, qr_handle handle, bool drafts)
 {
     for (int later = 2; i % 3 == 1 && later < 16; later += 3)
         inject(o, QR_INJECT_PREEMPT, handle, (uint64_t)(i / 2 + later));
+    for (int step = i / 8; drafts && i % 3 == 1 && step < i / 2; step += 5)
+        inject(o, QR_INJECT_PREEMPT, handle, (uint64_t)step);
     for (int later = 2; i % 5 == 2 && later < 16; later += 4)
         inject(o, QR_INJECT_RELOCATE, handle, (uint64_t)(i / 2 + later));
     if (a->cancelled)
@@ -115,7 +118,7 @@ int mixed(const char *dir, int requests, const char *method)
         if (i >= FORKS && i % 20 == 10) /* shares its beginning with the one before, wherever that is */
             asked[i].request.after = handles[i - 1];
         assert_int_equal(qr_submit(o.engine, &asked[i].request, NULL, NULL, &handles[i], NULL), QR_OK);
-        disturb(&o, i, &asked[i], handles[i]);
+        disturb(&o, i, &asked[i], handles[i], method != NULL);
     }
     int cancelled = 0, right = 0;
     for (int i = 0; i < requests; i++) {
