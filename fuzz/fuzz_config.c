@@ -14,7 +14,7 @@ static void check_plan(const struct model_plan *plan)
         must(l->kv_owner <= i && l->index_owner <= i && (l->kv_owner >= 0) == (l->ratio > 0));
         must(l->n_active <= l->n_experts && l->n_active > 0);
     }
-    struct rows_request request = {0, 0, 4096, -1, 4095, true};
+    const struct rows_request request = {.end = 4096, .boundary = -1, .first_logits = 4095, .drafting = true};
     struct row_plan rows;
     rows_exact(plan, &request, &rows);
     must(rows.first >= 0 && rows.first < 4096);
