@@ -49,13 +49,14 @@ static void check_request(const struct request *r)
 static void answer(const struct json *line)
 {
     const struct sampling_options defaults = SAMPLING_OPTIONS_DEFAULT;
+    const struct request_bounds bounds = {.max_model_len = LONGEST};
     struct request_text text = {0};
     struct request *request = NULL;
     qr_error err = {0};
     qr_status st = request_from_json(model, line, &defaults, &text, &err);
     must((st == QR_OK) == (err.message[0] == 0));
     if (st == QR_OK) {
-        st = request_make(model, &text.request, LONGEST, &request, &err);
+        st = request_make(model, &text.request, &bounds, &request, &err);
         must((st == QR_OK) == (err.message[0] == 0));
     }
     must(st == QR_OK || st == QR_BAD_REQUEST || st == QR_UNSUPPORTED);
