@@ -1,4 +1,4 @@
-/* label: release */
+/* label: full */
 /* Requests that run side by side, and start from the prefix cache, give the bits that each gives alone and cold
  * (runtime.md 13, law 2), greedy and sampled, in both families. */
 #include "support/support.h"

@@ -1,3 +1,4 @@
+/* label: release */
 #define _GNU_SOURCE
 /* golden/v4, whole passes: logits, drafts, caches and a forced continuation of every case, within the pass lines of its
  * README. Both profiles, on the reference path and on the fast one. Blocks alone have their own test. */

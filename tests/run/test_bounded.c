@@ -1,4 +1,4 @@
-/* label: release A09 A11 A12 */
+/* label: full A09 A11 A12 */
 /* Bounded replay is an approximation, but always the same one: whatever the chunks, the hit and who shares the step, a
  * prompt goes on with the bits of a control that starts where it starts (runtime.md 7.1, 7.3; 13, A09, A11, A12). */
 #include "support/bounded.h"

@@ -66,13 +66,13 @@ static void inject(const struct opened *o, qr_injection what, qr_handle handle, 
     assert_int_equal(qr_inject(o->engine, what, handle, at_step, NULL), QR_OK);
 }
 
-/* Preempted, moved, cancelled somewhere; now and then everyone loses the cache. Request i runs about step i / 2; with drafts
- * that much sooner that nobody knows, so that it is preempted every now and then from early on. */
+/* Preempted, moved, cancelled somewhere; now and then everyone loses the cache. Request i of few runs about step i / 2; of many
+ * with drafts nobody knows when, so that it is preempted every now and then over a long time. */
 static void disturb(const struct opened *o, int i, const struct asked *a, qr_handle handle, bool drafts)
 {
     for (int later = 2; i % 3 == 1 && later < 16; later += 3)
         inject(o, QR_INJECT_PREEMPT, handle, (uint64_t)(i / 2 + later));
-    for (int step = i / 8; drafts && i % 3 == 1 && step < i / 2; step += 5)
+    for (int step = i / 8; drafts && i % 3 == 1 && step < i + 20; step += 4)
         inject(o, QR_INJECT_PREEMPT, handle, (uint64_t)step);
     for (int later = 2; i % 5 == 2 && later < 16; later += 4)
         inject(o, QR_INJECT_RELOCATE, handle, (uint64_t)(i / 2 + later));
