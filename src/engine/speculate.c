@@ -94,12 +94,12 @@ int32_t speculation_step_logits(const struct draft_choice *c, int32_t requests)
 
 /* ---- memory ---- */
 
-int64_t speculation_bytes_for(const struct draft_choice *c, int32_t requests, int32_t step_rows)
+int64_t speculation_bytes_for(const struct draft_choice *c, int32_t requests, int32_t step_rows, int32_t vocab)
 {
     const int64_t word = (int64_t)sizeof(int32_t);
     const int64_t each = (int64_t)(sizeof(struct noted) + 2 * sizeof(struct task *) + sizeof(struct block_draft) +
                                    sizeof(struct draft_span) + sizeof(bool)) + (c->limit + 2) * word;
-    return c->drafter == QR_DRAFTER_NONE ? 0 : (int64_t)sizeof(struct speculation) + requests * each + 2 * step_rows * word;
+    return c->drafter == QR_DRAFTER_NONE ? 0 : (int64_t)sizeof(struct speculation) + requests * each + (2 * (int64_t)step_rows + vocab) * word;
 }
 
 static qr_status allocate(struct speculation *s, int32_t rows, qr_error *err)

@@ -54,7 +54,7 @@ qr_status embed(struct pass *p, struct row_list rows, qr_error *err)
 
 qr_status tap(struct pass *p, struct row_list rows, qr_error *err)
 {
-    if (p->layer->tap < 0)
+    if (p->layer->tap < 0 || p->ws->taps.cols == 0)
         return QR_OK;
     return CALL(stream_mean, .rows = rows, .x = p->ws->streams, .out = p->ws->taps,
                 .column = p->layer->tap * p->config->hidden_size);

@@ -249,7 +249,7 @@ int64_t workspace_lay(const struct model_plan *plan, const struct model_limits *
     out->routed = take_bf16(&l, (int64_t)active * c->hidden_size);
     out->shared = take_bf16(&l, c->hidden_size);
     lay_engram(&l, plan, limits->trace, out);
-    if (c->n_dspark_targets > 0)
+    if (c->n_dspark_targets > 0 && (limits->max_draft_rows > 0 || limits->trace))
         out->taps = bf16(&l, c->n_dspark_targets * c->hidden_size);
 
     l.rows = limits->max_draft_rows;

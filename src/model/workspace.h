@@ -62,7 +62,7 @@ struct workspace {
     struct activation engram_q;  /* the same quantized */
     struct activation engram_kv; /* bf16 [rows][(M + 1) * D] */
     float *engram_gate;          /* [rows][M]; traces only */
-    struct activation taps;      /* bf16 [rows][targets * D]; cols 0 without a DSpark drafter */
+    struct activation taps;      /* bf16 [rows][targets * D]; cols 0 where no DSpark drafter is opened and nothing traced */
 
     /* The MTP layer (v4-model.md 6.3), [draft rows]; cols 0 where it is not opened. */
     struct streams draft_streams;        /* [rows][M][D] */
