@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/status.h"
 #include "cli/commands.h"
+#include "cli/print_json.h"
 #include "engine/model.h"
 #include "tools/open_map.h"
 
@@ -229,8 +230,6 @@ static void write_outcome(struct json_writer *w, const struct outcome *o)
 
 static qr_status write_report(const struct accept *a, const struct outcome *outcomes, int count, qr_error *err)
 {
-    const char *text;
-    size_t length;
     int64_t of[3] = {0};
     qr_model_info info;
     struct json_writer *w = json_writer_open(false);
@@ -252,11 +251,7 @@ static qr_status write_report(const struct accept *a, const struct outcome *outc
     json_w_member_int(w, "failed", of[FAILED]);
     json_w_member_int(w, "not_applicable", of[NOT_APPLICABLE]);
     json_w_end_object(w);
-    qr_status st = json_finish(w, &text, &length, err);
-    if (st == QR_OK && (fwrite(text, 1, length, stdout) != length || putchar('\n') == EOF))
-        st = qr_fail(err, QR_IO, "standard output: cannot be written");
-    json_writer_close(w);
-    return st;
+    return print_json(w, err);
 }
 
 /* ---- the command ---- */

@@ -23,11 +23,16 @@ static uint64_t *indexed_sums(const qr_engine *engine)
 static qr_status same_pages(const qr_engine *engine, const uint64_t *before, qr_error *err)
 {
     uint64_t *now = indexed_sums(engine);
+    int64_t compared = 0;
     qr_status st = before && now ? QR_OK : qr_fail(err, QR_NO_MEMORY, "no memory for sums of pages");
-    for (int64_t id = 1; st == QR_OK && id < engine->pool.blocks; id++)
+    for (int64_t id = 1; st == QR_OK && id < engine->pool.blocks; id++) {
+        compared += before[id] && now[id];
         if (before[id] && now[id] && before[id] != now[id])
             st = qr_fail(err, QR_INTERNAL, "cached page %lld was changed by a request that starts from it",
                          (long long)id);
+    }
+    if (st == QR_OK && compared == 0)
+        st = qr_fail(err, QR_INTERNAL, "no page is cached from before a hit to behind it");
     qr_free(now);
     return st;
 }
@@ -60,9 +65,10 @@ struct hit {
     bool images; /* those that the warm-up left may be used */
 };
 
-static qr_status check_hit(const struct accept *a, const struct hit *h, const struct accept_answer *r, uint64_t rerun,
-                           const qr_metrics *m, qr_error *err)
+static qr_status check_hit(const struct accept *a, const struct hit *h, const struct accept_answer *r,
+                           const qr_metrics *before, const qr_metrics *m, qr_error *err)
 {
+    const uint64_t rerun = m->rows_rerun - before->rows_rerun;
     const int32_t first = first_row(a, h->boundary, h->boundary + h->suffix);
     if (r->usage.cached_tokens != h->boundary)
         return qr_fail(err, QR_INTERNAL, "a suffix of %d behind a hit of %d: %d cached tokens are told", h->suffix,
@@ -71,7 +77,7 @@ static qr_status check_hit(const struct accept *a, const struct hit *h, const st
     if (!h->images && (rerun < (uint64_t)(h->boundary - first) || rerun > (uint64_t)(h->boundary - first + a->block)))
         return qr_fail(err, QR_INTERNAL, "a suffix of %d behind a hit of %d reruns %llu rows, wanted %d", h->suffix,
                        h->boundary, (unsigned long long)rerun, h->boundary - first);
-    return m->hits ? QR_OK : qr_fail(err, QR_INTERNAL, "no hit was counted");
+    return m->hits > before->hits ? QR_OK : qr_fail(err, QR_INTERNAL, "no hit was counted");
 }
 
 static qr_status one_hit(struct accept *a, qr_engine *engine, const struct hit *h, struct accept_figures *f,
@@ -88,13 +94,13 @@ static qr_status one_hit(struct accept *a, qr_engine *engine, const struct hit *
     if (!h->images)
         TRY(accept_inject(engine, QR_INJECT_DROP_IMAGES, 0, 1, err));
     uint64_t *before = indexed_sums(engine);
-    const uint64_t rerun = accept_metrics(engine).rows_rerun;
+    const qr_metrics counted = accept_metrics(engine);
     qr_status st = accept_ask(engine, &p, ACCEPT_ANSWER, &r, err);
     const qr_metrics m = accept_metrics(engine);
     if (st == QR_OK)
         st = accept_same(&alone, &r, what, err);
     if (st == QR_OK)
-        st = check_hit(a, h, &r, m.rows_rerun - rerun, &m, err);
+        st = check_hit(a, h, &r, &counted, &m, err);
     if (st == QR_OK)
         st = same_pages(engine, before, err);
     qr_free(before);

@@ -297,6 +297,7 @@ static qr_status drafted(qr_engine *engine, const struct accept_prompt p[3], con
     struct accept_answer r;
     qr_handle handle[3];
     const uint64_t steps = accept_metrics(engine).steps;
+    int64_t proposed = 0;
     for (int i = 0; i < 3; i++)
         TRY(accept_submit(engine, &p[i], DRAFTED, 0, &handle[i], err));
     for (uint64_t later = 5; later < 24; later += 6)
@@ -305,9 +306,13 @@ static qr_status drafted(qr_engine *engine, const struct accept_prompt p[3], con
     for (int i = 0; i < 3; i++) {
         TRY(accept_finish(engine, handle[i], &r, err));
         TRY(begins_like(&alone[i], &r, "with drafts", err));
+        proposed += r.usage.draft_proposed;
         accept_count(f, "proposed", r.usage.draft_proposed);
         accept_count(f, "accepted", r.usage.draft_accepted);
     }
+    if (proposed == 0 || accept_metrics(engine).preemptions == 0)
+        return qr_fail(err, QR_INTERNAL, "%lld drafts and %llu preemptions: drafted answers show nothing", (long long)proposed,
+                       (unsigned long long)accept_metrics(engine).preemptions);
     TRY(accept_ask(engine, &p[0], DRAFTED, &r, err));
     TRY(accept_same(&alone[0], &r, "with drafts, from the cache", err));
     return accept_returned(engine, "with drafts", err);
@@ -320,6 +325,8 @@ qr_status accept_drafts(struct accept *a, struct accept_figures *f, qr_error *er
     struct accept_answer alone[3];
     if (a->config.drafter == QR_DRAFTER_NONE)
         return qr_fail(err, QR_UNSUPPORTED, "the checkpoint has no drafter");
+    if (a->config.drafter == QR_DRAFTER_DSPARK && a->plan.profile == QR_PROFILE_W8A8)
+        return qr_fail(err, QR_UNSUPPORTED, "profile w8a8 does not run a DSpark drafter");
     for (int i = 0; i < 3; i++) {
         accept_prompt(a, 0, 0, 30 + i, a->prompts[i < 2 ? i : 0] + i, &p[i]);
         TRY(accept_alone(a, &p[i], DRAFTED, &alone[i], err));

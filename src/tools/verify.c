@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/plural.h"
+#include "cli/print_json.h"
 #include "tools/open_device.h"
 #include "tools/verify_files.h"
 #include "tools/verify_machine.h"
@@ -130,11 +131,9 @@ static void json_machine(struct json_writer *w, const struct verify *v)
     json_w_end_object(w);
 }
 
-static qr_status print_json(const struct verify *v, bool sound, qr_error *err)
+static qr_status print_report(const struct verify *v, bool sound, qr_error *err)
 {
     struct json_writer *w = json_writer_open(false);
-    const char *text;
-    size_t length;
     if (!w)
         return qr_fail(err, QR_NO_MEMORY, "no memory for a report");
     json_w_object(w);
@@ -143,11 +142,7 @@ static qr_status print_json(const struct verify *v, bool sound, qr_error *err)
         json_machine(w, v);
     json_w_member_bool(w, "ok", sound);
     json_w_end_object(w);
-    qr_status st = json_finish(w, &text, &length, err);
-    if (st == QR_OK)
-        printf("%.*s\n", (int)length, text);
-    json_writer_close(w);
-    return st;
+    return print_json(w, err);
 }
 
 /* ---- looking ---- */
@@ -233,7 +228,7 @@ static qr_status run(struct verify *v, qr_error *err)
         print_machine(v);
     qr_status st = judge(v, &why);
     if (v->json)
-        TRY(print_json(v, st == QR_OK, err));
+        TRY(print_report(v, st == QR_OK, err));
     return st == QR_OK ? QR_OK : qr_fail(err, st, "%s", why.message);
 }
 
