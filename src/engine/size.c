@@ -198,7 +198,7 @@ static qr_status size_workspace(const struct model_plan *plan, const struct engi
     w->sampling = vocab * (int64_t)sizeof(float) + (int64_t)sampler_scratch_bytes(vocab) +
                   m->max_requests * (int64_t)token_counts_bytes(vocab);
     w->scheduler = sched_bytes_for(&sched);
-    w->drafts = speculation_bytes_for(&size->drafts, m->max_requests, m->max_rows, vocab) +
+    w->drafts = speculation_bytes_for(&size->drafts, m->max_requests, m->max_rows) +
                 runner_draft_bytes_for(&lists, m->max_draft_rows);
     if (engine_watches_pages(place->device))
         w->scheduler += page_watch_bytes_for(size->blocks);

@@ -29,7 +29,6 @@ struct speculation {
     struct block_draft *blocks; /* DSpark: [max_requests] */
     struct draft_span *spans;   /* MTP: [max_requests] */
     int32_t *tokens, *sources;  /* MTP: [max_rows] */
-    float *logits;              /* MTP: [vocab] */
     bool warned;
 };
 
@@ -57,13 +56,14 @@ struct draft_choice speculation_choose(const struct model_plan *plan, const qr_e
     if (named && c->drafter == QR_DRAFTER_DSPARK && plan->profile == QR_PROFILE_W8A8)
         rule_broken(broken, "E08 method is dspark, profile w8a8 does not run that drafter");
     const int32_t width = c->drafter == QR_DRAFTER_DSPARK ? c->dspark_block_size : 1;
+    const int32_t most = width < SCHED_MAX_WIDTH ? width : SCHED_MAX_WIDTH - 1; /* of a verify span */
     const bool wanted = named || is_word(o->method, "auto");
     if (o->num_speculative_tokens > 0 && !wanted)
         rule_broken(broken, "E08 %d drafts in a step without a method of drafting, wanted auto, dspark or mtp",
                     o->num_speculative_tokens);
-    if (o->num_speculative_tokens < 0 || (wanted && c->drafter != QR_DRAFTER_NONE && o->num_speculative_tokens > width))
+    if (o->num_speculative_tokens < 0 || (wanted && c->drafter != QR_DRAFTER_NONE && o->num_speculative_tokens > most))
         rule_broken(broken, "E08 %d drafts in a step, wanted 1 to %d, what the checkpoint's drafter makes",
-                    o->num_speculative_tokens, width);
+                    o->num_speculative_tokens, most);
     const bool automatic = is_word(o->method, "auto") && c->drafter != QR_DRAFTER_NONE &&
                            !(c->drafter == QR_DRAFTER_DSPARK && plan->profile == QR_PROFILE_W8A8);
     if (!automatic && (!named || !is_word(o->method, drafter_name(c->drafter))))
@@ -71,7 +71,7 @@ struct draft_choice speculation_choose(const struct model_plan *plan, const qr_e
     out.rests = automatic;
     out.drafter = c->drafter;
     out.width = width;
-    out.limit = o->num_speculative_tokens > 0 ? o->num_speculative_tokens : width;
+    out.limit = o->num_speculative_tokens > 0 ? o->num_speculative_tokens : most;
     return out;
 }
 
@@ -94,17 +94,17 @@ int32_t speculation_step_logits(const struct draft_choice *c, int32_t requests)
 
 /* ---- memory ---- */
 
-int64_t speculation_bytes_for(const struct draft_choice *c, int32_t requests, int32_t step_rows, int32_t vocab)
+int64_t speculation_bytes_for(const struct draft_choice *c, int32_t requests, int32_t step_rows)
 {
     const int64_t word = (int64_t)sizeof(int32_t);
     const int64_t each = (int64_t)(sizeof(struct noted) + 2 * sizeof(struct task *) + sizeof(struct block_draft) +
                                    sizeof(struct draft_span) + sizeof(bool)) + (c->limit + 2) * word;
-    return c->drafter == QR_DRAFTER_NONE ? 0 : (int64_t)sizeof(struct speculation) + requests * each + (2 * (int64_t)step_rows + vocab) * word;
+    return c->drafter == QR_DRAFTER_NONE ? 0 : (int64_t)sizeof(struct speculation) + requests * each + 2 * (int64_t)step_rows * word;
 }
 
 static qr_status allocate(struct speculation *s, int32_t rows, qr_error *err)
 {
-    const size_t requests = (size_t)s->engine->max_requests, vocab = (size_t)s->engine->model->config.vocab_size;
+    const size_t requests = (size_t)s->engine->max_requests;
     s->noted = qr_calloc(requests, sizeof *s->noted);
     s->asked = qr_calloc(requests, sizeof *s->asked);
     s->pays = qr_calloc(requests, sizeof *s->pays);
@@ -116,9 +116,8 @@ static qr_status allocate(struct speculation *s, int32_t rows, qr_error *err)
     s->spans = qr_calloc(requests, sizeof *s->spans);
     s->tokens = qr_calloc((size_t)rows, sizeof *s->tokens);
     s->sources = qr_calloc((size_t)rows, sizeof *s->sources);
-    s->logits = qr_calloc(vocab, sizeof *s->logits);
     return s->noted && s->asked && s->pays && s->drafting && s->drafts && s->made && s->before && s->blocks && s->spans && s->tokens &&
-                   s->sources && s->logits
+                   s->sources
                ? QR_OK
                : qr_fail(err, QR_NO_MEMORY, "no memory for drafts of %zu requests", requests);
 }
@@ -157,7 +156,6 @@ void speculation_close(struct speculation *s)
     qr_free(s->spans);
     qr_free(s->tokens);
     qr_free(s->sources);
-    qr_free(s->logits);
     qr_free(s);
 }
 
@@ -301,8 +299,6 @@ static bool serial_span(struct speculation *s, const struct noted *n, int32_t us
 
 static qr_status draft_serially(struct speculation *s, qr_error *err)
 {
-    const int64_t vocab = s->engine->model->config.vocab_size, bytes = vocab * (int64_t)sizeof(float);
-    struct backend *backend = s->engine->backend;
     int32_t spans = 0, rows = 0, count = 0;
     for (int32_t b = 0; b < s->noted_count; b++) {
         struct draft_span *span = &s->spans[spans];
@@ -317,10 +313,9 @@ static qr_status draft_serially(struct speculation *s, qr_error *err)
         return QR_OK;
     TRY(runner_draft(s->engine->runner, s->spans, spans, NULL, err));
     for (int32_t i = 0; i < count; i++) {
-        const float *from = runner_workspace(s->engine->runner)->logits + i * vocab;
-        TRY(backend->download(backend, s->logits, from, bytes, err));
-        TRY(backend->fence(backend, err));
-        s->made[i] = draw(s, s->drafting[i], s->logits, 0, s->drafts + (int64_t)i * s->choice.limit);
+        const float *logits;
+        TRY(engine_logits(s->engine, i, &logits, err));
+        s->made[i] = draw(s, s->drafting[i], logits, 0, s->drafts + (int64_t)i * s->choice.limit);
     }
     propose(s, count);
     return QR_OK;

@@ -30,7 +30,7 @@ qr_status speculation_open(struct qr_engine *engine, const struct draft_choice *
                            qr_error *err);
 void speculation_close(struct speculation *s); /* NULL is fine */
 /* Bytes beside those of the runner. */
-int64_t speculation_bytes_for(const struct draft_choice *c, int32_t requests, int32_t step_rows, int32_t vocab);
+int64_t speculation_bytes_for(const struct draft_choice *c, int32_t requests, int32_t step_rows);
 
 /* Before the batch is completed: remembers its spans and what it took. `s` NULL: nothing. */
 void speculation_note(struct speculation *s, const struct batch *batch, double seconds);

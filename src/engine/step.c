@@ -200,7 +200,8 @@ bool engine_step(struct qr_engine *engine)
     take_rows(engine, batch, st, &err, spent);
     if (st == QR_OK && batch->tentative)
         commit(engine, batch);
-    speculation_note(engine->speculation, batch, spent);
+    if (st == QR_OK)
+        speculation_note(engine->speculation, batch, spent);
     sched_complete(engine->sched, engine->results, NULL);
     if (st == QR_OK)
         speculation_draft(engine->speculation);
