@@ -2,6 +2,7 @@
 
 #include "base/alloc.h"
 #include "number/philox.h"
+#include "tools/trace_download.h"
 
 void line_close(struct line *l)
 {
@@ -25,9 +26,12 @@ qr_status line_open(const struct machine *m, struct backend *backend, int32_t co
         out->blocks[i] = out->block_count - i;
     for (int32_t i = 0; i < rows; i++)
         out->sources[i] = i;
+    const int32_t draft_rows = m->config.drafter == QR_DRAFTER_DSPARK ? m->config.dspark_block_size : rows;
+    if (drafts && m->config.drafter == QR_DRAFTER_DSPARK && logits < draft_rows)
+        logits = draft_rows;
     const struct runner_options options = {.blocks = out->block_count + 1, .slots = 1,
                                            .model = {.max_rows = rows, .max_requests = 1, .max_logits = logits, .max_positions = count,
-                                                     .max_draft_rows = drafts ? rows : 0}};
+                                                     .max_draft_rows = drafts ? draft_rows : 0}};
     return runner_open(m->checkpoint, &m->plan, &m->geometry, backend, m->config.n_engram > 0 ? &m->map : NULL, &options,
                        &out->runner, err);
 }
@@ -42,11 +46,30 @@ qr_status line_step(struct line *l, int32_t count, int32_t logits, qr_error *err
     return QR_OK;
 }
 
-qr_status line_draft(struct line *l, int32_t count, qr_error *err)
+static qr_status draft_layer(struct line *l, int32_t count, qr_error *err)
 {
     const struct draft_span span = {.first_position = l->position - count, .count = count, .tokens = l->tokens + l->position - count + 1,
                                     .sources = l->sources, .logits_from = count - 1};
     return runner_draft(l->runner, &span, 1, l->observer.at ? &l->observer : NULL, err);
+}
+
+static qr_status draft_block(struct line *l, qr_error *err)
+{
+    const struct qr_config *c = &l->m->config;
+    int32_t before = l->tokens[l->position];
+    const struct block_draft request = {.position = l->position, .anchor = before};
+    TRY(runner_block_draft(l->runner, &request, 1, l->observer.at ? &l->observer : NULL, err));
+    for (int32_t k = 0; k < c->dspark_block_size; k++) {
+        TRY(runner_block_next(l->runner, k, &before, err));
+        const float *logits = block_drafts_logits(runner_blocks(l->runner), 0);
+        before = trace_best(logits, c->vocab_size);
+    }
+    return QR_OK;
+}
+
+qr_status line_draft(struct line *l, int32_t count, qr_error *err)
+{
+    return l->m->config.drafter == QR_DRAFTER_MTP ? draft_layer(l, count, err) : draft_block(l, err);
 }
 
 void line_draw_tokens(const struct machine *m, int32_t *out, int32_t count)

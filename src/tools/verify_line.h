@@ -20,7 +20,7 @@ void line_close(struct line *l);
 
 /* Runs the next `count` tokens; logits of the last `logits` of them. */
 qr_status line_step(struct line *l, int32_t count, int32_t logits, qr_error *err);
-/* The MTP layer behind a step of `count` tokens. */
+/* The drafter behind a step of `count` tokens: the MTP layer on all of them, or a DSpark block with its greedy chain. */
 qr_status line_draft(struct line *l, int32_t count, qr_error *err);
 
 /* `count` tokens that look like anything: words of the keyed generator. */

@@ -10,6 +10,13 @@
 /* Tokens before the calls that are compared, at most; rows of a step of them; rows of the compared chunk, and tokens behind. */
 enum { MOST_CONTEXT = 640, CONTEXT_ROWS = 128, CHUNK_ROWS = 32, SINGLE_TOKENS = 4 };
 
+/* W8A8 runs the MTP layer alone. */
+static bool machine_drafts(const struct machine *m)
+{
+    return m->config.drafter == QR_DRAFTER_MTP ||
+           (m->config.drafter == QR_DRAFTER_DSPARK && m->plan.profile == QR_PROFILE_REFERENCE);
+}
+
 qr_status machine_open(const char *dir, const char *profile, const struct qr_log *log, struct machine *out, qr_error *err)
 {
     *out = (struct machine){.dir = dir, .log = log};
@@ -17,7 +24,7 @@ qr_status machine_open(const char *dir, const char *profile, const struct qr_log
     bool w8a8 = profile ? strcmp(profile, "w8a8") == 0 : out->config.stored_w8a8;
     TRY(plan_make(&out->config, w8a8 ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE, &out->plan, err));
     struct geometry_options g = geometry_defaults(&out->plan);
-    if (out->config.drafter != QR_DRAFTER_MTP)
+    if (!machine_drafts(out))
         g.draft_width = 0;
     TRY(geometry_make(&out->plan, &g, &out->geometry, err));
     return open_token_map(dir, &out->config, log, &out->map, err);
@@ -90,7 +97,7 @@ static int32_t chunk_position(const struct machine *m)
 
 static qr_status run_watched(struct machine *m, struct twin *twin, struct line *l, int32_t rows, qr_error *err)
 {
-    bool drafts = m->config.drafter == QR_DRAFTER_MTP;
+    bool drafts = machine_drafts(m);
     TRY(twin_watch(twin, true, err));
     for (int32_t i = 0; i <= SINGLE_TOKENS; i++) {
         int32_t count = i ? 1 : rows;
@@ -123,7 +130,7 @@ static qr_status run_operators(struct machine *m, struct twin *twin, qr_error *e
     choose_layers(&m->plan, wanted);
     twin_layers(twin, wanted);
     qr_status st = line_open(m, twin_backend(twin), first + rows + SINGLE_TOKENS, CONTEXT_ROWS, 1,
-                             m->config.drafter == QR_DRAFTER_MTP, &l, err);
+                             machine_drafts(m), &l, err);
     if (st == QR_OK) {
         l.observer = twin_observer(twin);
         line_draw_tokens(m, l.tokens, l.count + 1);
