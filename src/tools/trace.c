@@ -84,15 +84,17 @@ static uint32_t groups_of_model(const struct qr_config *c)
 /* The groups wanted that can be recorded; one that cannot is warned about. */
 static uint32_t groups_recorded(const struct trace *t, uint32_t wanted)
 {
+    const bool serial = t->model.config.drafter == QR_DRAFTER_MTP; /* its drafts are group mtp */
+    const uint32_t built = t->recorder->groups & ~(serial ? (uint32_t)TRACE_DRAFT : 0);
     if (wanted == ~0u)
         wanted = groups_of_model(&t->model.config);
     for (int name = 0; name < GROUPS; name++) {
         uint32_t group = group_names[name].groups;
-        if (group != ~0u && (group & wanted) && !(group & t->recorder->groups))
+        if (group != ~0u && (group & wanted) && !(group & built))
             qr_logf(&t->log, QR_LOG_WARN, "group %s is left out: it is not built for this model",
                     group_names[name].name);
     }
-    return wanted & t->recorder->groups;
+    return wanted & built;
 }
 
 /* ---- opening ---- */

@@ -14,6 +14,7 @@ struct prefix_arrays {
 struct sequence_drafts {
     struct prefix_arrays *prefix; /* [prefix_count]; zero where the same prefix stands earlier */
     uint8_t *codes[QR_MAX_LAYERS], *scales[QR_MAX_LAYERS];
+    float *keys[QR_MAX_LAYERS]; /* instead, where keys are not codes alone: V4 */
     int32_t longest;
     const float *forced_taps; /* [count][targets * D] or NULL */
 };
@@ -56,6 +57,10 @@ static qr_status add_rings(struct trace_drafts *d, const struct trace_sequence *
     const int64_t codes[] = {out->longest, config(d)->head_dim};
     const int64_t scales[] = {out->longest, config(d)->head_dim / KEY_BLOCK};
     for (int32_t stage = 0; stage < d->job.plan->draft_layers; stage++) {
+        if (!runner_workspace(d->job.runner)->keys_packed.codes) {
+            ADD(&out->keys[stage], DTYPE_F32, codes, "%sdraft.%d.ring.%d", s->prefix, out->longest, stage);
+            continue;
+        }
         ADD(&out->codes[stage], DTYPE_U8, codes, "%sdraft.%d.ring.%d.codes", s->prefix, out->longest, stage);
         ADD(&out->scales[stage], DTYPE_U8, scales, "%sdraft.%d.ring.%d.scales", s->prefix, out->longest, stage);
     }
@@ -166,6 +171,8 @@ qr_status trace_drafts_keys(struct trace_drafts *d, int32_t sequence, int32_t st
     const int32_t left = s->longest - position, rows = count < left ? count : left;
     if (rows <= 0)
         return QR_OK;
+    if (s->keys[stage])
+        return trace_halves(d->reader, ws->keys, n, row, rows, s->keys[stage] + at * n, err);
     TRY(trace_bytes(d->reader, s->codes[stage] + at * n, (const uint8_t *)ws->keys_packed.codes + row * n, rows * n, err));
     return trace_bytes(d->reader, s->scales[stage] + at * scales,
                        (const uint8_t *)ws->keys_packed.scales + row * scales, rows * scales, err);

@@ -1,5 +1,6 @@
 /* trace_drafts.h: the `draft.*` arrays of golden/v41: what a DSpark drafter says behind given prefixes of a sequence. The
- * steps of a pass must end at each prefix (trace_to_prefix). */
+ * keys of a stage are `draft.N.ring.S.codes` and `.scales`, of V4 their values in `draft.N.ring.S`. The steps of a pass must
+ * end at each prefix (trace_to_prefix). */
 #ifndef QR_TOOLS_TRACE_DRAFTS_H
 #define QR_TOOLS_TRACE_DRAFTS_H
 

@@ -2,7 +2,7 @@
  * uploads a golden's streams in front of each block when a pass is forced. Groups: logits: logits, greedy; streams:
  * layers.L.streams, layers.L.out; selection: layers.L.index_score, .selected; caches: layers.L.window, .compressed,
  * .index_key, .index_key_scale, .state, .index_state; routes: layers.L.route, .route_weight; mtp: mtp_logits, draft,
- * mtp.*. An array without rows is left out. */
+ * mtp.*; draft: taps, and trace_drafts.h. An array without rows is left out. */
 #include "tools/trace_recorder.h"
 
 #include <stdio.h>
@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "number/bf16.h"
 #include "tools/trace_download.h"
+#include "tools/trace_drafts.h"
 #include "tools/trace_rows.h"
 
 /* Positions whose compressor inputs are written. */
@@ -31,7 +32,7 @@ struct layer_arrays {
 };
 
 struct sequence_arrays {
-    float *logits, *mtp_logits;
+    float *logits, *mtp_logits, *taps;
     int32_t *greedy, *draft;
     struct layer_arrays layer[QR_MAX_LAYERS]; /* backbone, then the MTP layer */
 };
@@ -41,6 +42,7 @@ struct trace_v4 {
     struct trace_arrays *arrays;
     struct sequence_arrays *sequences;
     struct trace_download reader;
+    struct trace_drafts *blocks; /* of a DSpark drafter; NULL: none wanted */
     float *row; /* [vocab] logits on their way */
 
     /* of the step in progress: its spans, and those of the draft pass behind it */
@@ -57,12 +59,16 @@ struct trace_v4 {
 struct piece {
     const struct trace_sequence *input;
     struct sequence_arrays *out;
-    int32_t first_row, position, count;
+    int32_t sequence, first_row, position, count;
 };
 
 static const struct qr_config *config(const struct trace_v4 *t) { return &t->job.plan->config; }
 static bool wants(const struct trace_v4 *t, enum trace_group group) { return (t->job.want & group) != 0; }
-static bool is_mtp(const struct trace_v4 *t, int32_t layer) { return layer == t->job.plan->layers; }
+static bool is_draft(const struct trace_v4 *t, int32_t layer) { return layer >= t->job.plan->layers; }
+static bool is_mtp(const struct trace_v4 *t, int32_t layer)
+{
+    return is_draft(t, layer) && config(t)->drafter == QR_DRAFTER_MTP;
+}
 static bool w8a8(const struct trace_v4 *t) { return t->job.plan->profile == QR_PROFILE_W8A8; }
 static int64_t stream_width(const struct trace_v4 *t) { return (int64_t)config(t)->hc_mult * config(t)->hidden_size; }
 
@@ -160,6 +166,10 @@ static qr_status add_sequence(struct trace_v4 *t, const struct trace_sequence *s
         if (wants(t, TRACE_SELECTION) && plan->layer[i].owns_index)
             TRY(add_selection(t, s, i, &out->layer[i], err));
     }
+    if (wants(t, TRACE_DRAFT))
+        TRY(arrays_add(t->arrays, &out->taps, DTYPE_F32, 2,
+                       (int64_t[]){s->count, (int64_t)config(t)->n_dspark_targets * config(t)->hidden_size}, err, "%staps",
+                       s->prefix));
     if (!wants(t, TRACE_MTP) || last < 1)
         return QR_OK;
     if (mtp_rows > 0)
@@ -203,7 +213,7 @@ static qr_status read_all_forced(struct trace_v4 *t, const struct trace_sequence
     char name[64];
     for (int32_t i = 1; i < layers; i++) {
         snprintf(name, sizeof name, "layers.%d.out", i - 1);
-        TRY(read_forced(t, s, name, s->count, false, &out->layer[i].forced, err));
+        TRY(read_forced(t, s, name, s->count, wants(t, TRACE_DRAFT), &out->layer[i].forced, err));
     }
     return wants(t, TRACE_MTP) && s->count > 1
                ? read_forced(t, s, "mtp.in", s->count - 1, true, &out->layer[layers].forced, err)
@@ -234,6 +244,7 @@ static void close(void *self)
     struct trace_v4 *t = self;
     if (!t)
         return;
+    trace_drafts_close(t->blocks);
     for (int32_t i = 0; t->sequences && i < t->job.input->count; i++)
         for (int32_t l = 0; l <= t->job.plan->layers; l++)
             qr_free(t->sequences[i].layer[l].forced);
@@ -255,6 +266,8 @@ static qr_status open(const struct trace_job *job, struct trace_arrays *arrays, 
     t->arrays = arrays;
     t->reader.backend = job->backend;
     qr_status st = open_sequences(t, err);
+    if (st == QR_OK && wants(t, TRACE_DRAFT))
+        st = trace_drafts_open(job, arrays, &t->reader, &t->blocks, err);
     if (st != QR_OK) {
         close(t);
         return st;
@@ -361,11 +374,34 @@ static qr_status at_logits(struct trace_v4 *t, const struct piece *p, float *out
     return QR_OK;
 }
 
+/* The taps of every row, as the last layer leaves them. */
+static qr_status keep_taps(struct trace_v4 *t, const struct piece *p, const struct workspace *ws, qr_error *err)
+{
+    const int64_t cols = ws->taps.cols;
+    return p->out->taps ? trace_halves(&t->reader, ws->taps.codes, cols, p->first_row, p->count,
+                                       p->out->taps + p->position * cols, err)
+                        : QR_OK;
+}
+
+/* Of a stage of the block drafter, whose arrays are trace_drafts.h's. */
+static qr_status keep_stage(struct trace_v4 *t, const struct piece *p, enum model_point point, int32_t layer,
+                            const struct workspace *ws, qr_error *err)
+{
+    if (point == POINT_TAPS)
+        return trace_drafts_force(t->blocks, p->sequence, p->first_row, p->position, p->count, ws, err);
+    if (point == POINT_KEYS)
+        return trace_drafts_keys(t->blocks, p->sequence, layer - t->job.plan->layers, p->first_row, p->position, p->count,
+                                 ws, err);
+    return QR_OK;
+}
+
 static qr_status keep(struct trace_v4 *t, const struct piece *p, enum model_point point, int32_t layer,
                       const struct workspace *ws, qr_error *err)
 {
     struct layer_arrays *l = &p->out->layer[layer < 0 ? 0 : layer];
     const struct layer_plan *plan = &t->job.plan->layer[layer < 0 ? 0 : layer];
+    if (is_draft(t, layer) && !is_mtp(t, layer))
+        return keep_stage(t, p, point, layer, ws, err);
     switch (point) {
     case POINT_BLOCK_INPUT:
         return at_input(t, p, l, ws, err);
@@ -380,6 +416,8 @@ static qr_status keep(struct trace_v4 *t, const struct piece *p, enum model_poin
     case POINT_TAPS:
         return QR_OK;
     case POINT_LOGITS:
+        if (layer < 0)
+            TRY(keep_taps(t, p, ws, err));
         return layer < 0 ? at_logits(t, p, p->out->logits, p->out->greedy, ws, err)
                          : at_logits(t, p, p->out->mtp_logits, p->out->draft, ws, err);
     case POINT_COMPRESSOR_INPUTS: /* kept in the tail, from which they are traced */
@@ -397,6 +435,7 @@ static qr_status at_point(void *user, enum model_point point, int32_t layer, con
 
     for (int32_t b = 0; b < (mtp ? t->draft_count : t->batch->count); b++) {
         int32_t sequence = mtp ? t->draft_sequence[b] : t->sequence[b];
+        p.sequence = sequence;
         p.input = &t->job.input->sequences[sequence];
         p.out = &t->sequences[sequence];
         p.position = mtp ? t->drafts[b].first_position : t->batch->spans[b].first_position;
@@ -449,6 +488,9 @@ static qr_status step(void *self, const struct batch *batch, const int32_t *sequ
     t->batch = batch;
     t->sequence = sequence;
     TRY(runner_step(t->job.runner, batch, &observer, err));
+    for (int32_t b = 0; t->blocks && b < batch->count; b++)
+        TRY(trace_drafts_at(t->blocks, sequence[b], batch->spans[b].slot,
+                            batch->spans[b].first_position + batch->spans[b].count, err));
     if (!wants(t, TRACE_MTP))
         return QR_OK;
     TRY(find_drafts(t, batch, sequence, err));
@@ -524,7 +566,7 @@ static qr_status finish(void *self, const int32_t *const *blocks, const int32_t 
 }
 
 const struct trace_recorder trace_v4_recorder = {.groups = TRACE_LOGITS | TRACE_STREAMS | TRACE_SELECTION |
-                                                           TRACE_CACHES | TRACE_ROUTES | TRACE_MTP,
+                                                           TRACE_CACHES | TRACE_ROUTES | TRACE_MTP | TRACE_DRAFT,
                                                  .open = open,
                                                  .close = close,
                                                  .step = step,
