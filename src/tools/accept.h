@@ -1,6 +1,6 @@
 /* accept.h: the acceptance suite (runtime.md 13) on any model folder: its cases, and what they are given. A case says
- * QR_OK when its criterion holds, QR_UNSUPPORTED, with the reason, where it does not apply, anything else, with the
- * first difference, when it fails. */
+ * QR_OK when its criterion holds, anything else, with the first difference, when it fails. Whether it applies is asked of
+ * model and build before: a case that refuses has failed. */
 #ifndef QR_TOOLS_ACCEPT_H
 #define QR_TOOLS_ACCEPT_H
 
@@ -30,6 +30,7 @@ struct accept {
     qr_model *model;
     qr_engine *control;          /* no cache, no trimming, one request, a prompt in one step */
     bool no_cache;               /* engines have no prefix cache */
+    bool bounded;                /* replay is: the control starts where the run under test did (runtime.md 13, controls) */
     int32_t block;               /* tokens a PAGE: 32, or 128 where a ratio asks for it */
     int32_t rows, cap, interval; /* of a step, of one prompt and step, between images */
     int32_t longest;             /* tokens of a request */
@@ -42,11 +43,15 @@ struct accept {
 
 struct accept_case {
     const char *id, *title;
-    qr_status (*run)(struct accept *a, struct accept_figures *f, qr_error *err); /* NULL: never, because of */
+    qr_status (*run)(struct accept *a, struct accept_figures *f, qr_error *err); /* NULL: of no model, because of */
     const char *reason;
+    const char *(*unless)(const struct accept *a); /* why it is not about this model, or NULL; NULL: it is about all */
 };
 /* In order of their ids; the last one is all zero. */
 extern const struct accept_case accept_cases[];
+
+/* Whether the device can run bounded replay, and the model has something for it to cut (runtime.md 7.1, E26, E27). */
+bool accept_has_bounded(const struct accept *a);
 
 /* ---- the cases: accept_steps.c, accept_lives.c, accept_hits.c, accept_soak.c, accept_static.c ---- */
 
@@ -65,6 +70,7 @@ qr_status accept_budget(struct accept *a, struct accept_figures *f, qr_error *er
 qr_status accept_garbage(struct accept *a, struct accept_figures *f, qr_error *err);    /* A14 */
 qr_status accept_wrap(struct accept *a, struct accept_figures *f, qr_error *err);       /* A15 */
 qr_status accept_drafts(struct accept *a, struct accept_figures *f, qr_error *err);     /* A16 */
+const char *accept_no_drafts(const struct accept *a);
 qr_status accept_geometry(struct accept *a, struct accept_figures *f, qr_error *err);   /* A21 */
 qr_status accept_rules(struct accept *a, struct accept_figures *f, qr_error *err);      /* A22 */
 qr_status accept_soak(struct accept *a, struct accept_figures *f, qr_error *err);       /* A23 */

@@ -6,7 +6,7 @@
 
 /* How an engine differs from the fixture; zero: not at all. */
 struct accept_setup {
-    const char *replay; /* decoder and encoder: NULL (exact) or "off" (images only) */
+    const char *replay; /* decoder and encoder: NULL (exact), "off" (images only) or "bounded" */
     int32_t rows, cap, requests;
     int32_t drafts; /* that a step verifies at most, of the checkpoint's drafter; 0: none is used */
 };
@@ -41,10 +41,14 @@ qr_status accept_ask(qr_engine *engine, const struct accept_prompt *p, int32_t m
 /* What the prompt gives alone: cold, in one step, every layer on every row. */
 qr_status accept_alone(struct accept *a, const struct accept_prompt *p, int32_t most, struct accept_answer *out,
                        qr_error *err);
+/* The same; of a bounded run from `hit` cached tokens on, which must be where the run under test began: the control forced to
+ * the same start (runtime.md 13). Its cache then holds what it needs for that and nothing else. */
+qr_status accept_alone_from(struct accept *a, const struct accept_prompt *p, int32_t hit, int32_t most,
+                            struct accept_answer *out, qr_error *err);
 /* The same bits. `what` stands in the sentence that says they are not. */
 qr_status accept_same(const struct accept_answer *alone, const struct accept_answer *r, const char *what,
                       qr_error *err);
-/* Asks the engine, and compares with the prompt alone. */
+/* Asks the engine, and compares with the prompt alone, from where it began. */
 qr_status accept_agree(struct accept *a, qr_engine *engine, const struct accept_prompt *p, const char *what,
                        struct accept_answer *out, qr_error *err);
 
@@ -54,15 +58,19 @@ qr_status accept_inject(qr_engine *engine, qr_injection what, qr_handle handle, 
 /* Every page is free or cached, every slot free. */
 qr_status accept_returned(const qr_engine *engine, const char *what, qr_error *err);
 
-/* The same, and where the model has it once with bounded replay: without a cache, whose hits would start elsewhere, and
- * against a request alone that is cut into the same chunks (runtime.md 13, controls). */
-qr_status accept_all_modes(struct accept *a, struct accept_figures *f,
-                           qr_status (*run)(struct accept *a, const char *replay, struct accept_figures *f,
-                                            qr_error *err),
-                           qr_error *err);
 /* Runs a case once with exact replay and once from images alone. */
 qr_status accept_both(struct accept *a, struct accept_figures *f,
                       qr_status (*run)(struct accept *a, const char *replay, struct accept_figures *f, qr_error *err),
                       qr_error *err);
+/* Runs a case with bounded replay, where there is such a thing: `cached`, or without a cache. What it is compared with is cut
+ * into the same chunks and starts where it starts. */
+qr_status accept_bounded(struct accept *a, bool cached, struct accept_figures *f,
+                         qr_status (*run)(struct accept *a, const char *replay, struct accept_figures *f, qr_error *err),
+                         qr_error *err);
+/* All three, the last without a cache. */
+qr_status accept_all_modes(struct accept *a, struct accept_figures *f,
+                           qr_status (*run)(struct accept *a, const char *replay, struct accept_figures *f,
+                                            qr_error *err),
+                           qr_error *err);
 
 #endif

@@ -39,9 +39,11 @@ static qr_status same_pages(const qr_engine *engine, const uint64_t *before, qr_
 
 /* ---- rows of a resume ---- */
 
-/* The first row that a resume at `hit` without an image runs (runtime.md 7.5). */
+/* The first row that a resume at `hit` without an image runs (runtime.md 7.5, 7.3). */
 static int32_t first_row(const struct accept *a, int32_t hit, int32_t end)
 {
+    if (a->bounded)
+        return hit > a->block ? hit - a->block : 0;
     struct row_plan rows;
     const struct rows_request q = {.cached = hit, .end = end, .boundary = -1, .first_logits = end - 1};
     rows_exact(&a->plan, &q, &rows);
@@ -123,7 +125,58 @@ static int32_t suffixes(const struct accept *a, int32_t out[24])
     return n;
 }
 
-qr_status accept_hits(struct accept *a, struct accept_figures *f, qr_error *err)
+/* Two prompts that share the cached pages and nothing more, in the same steps. Both start a page below (runtime.md 7.3). */
+static qr_status bounded_pair(struct accept *a, qr_engine *engine, int32_t hit, const int32_t suffix[2],
+                              struct accept_figures *f, qr_error *err)
+{
+    struct accept_prompt p[2];
+    struct accept_answer r[2], alone;
+    qr_handle handle[2];
+    char what[100];
+    TRY(warm(a, engine, hit, err));
+    const qr_metrics counted = accept_metrics(engine);
+    uint64_t *before = indexed_sums(engine);
+    qr_status st = QR_OK;
+    for (int i = 0; i < 2; i++)
+        accept_prompt(a, 1, hit, 200 + 30 * i + suffix[i], hit + suffix[i], &p[i]);
+    for (int i = 0; st == QR_OK && i < 2; i++)
+        st = accept_submit(engine, &p[i], ACCEPT_ANSWER, 0, &handle[i], err);
+    for (int i = 0; st == QR_OK && i < 2; i++)
+        st = accept_finish(engine, handle[i], &r[i], err);
+    for (int i = 0; st == QR_OK && i < 2; i++) {
+        snprintf(what, sizeof what, "a suffix of %d behind a hit of %d", suffix[i], hit);
+        st = accept_alone_from(a, &p[i], hit, ACCEPT_ANSWER, &alone, err);
+        if (st == QR_OK && r[i].usage.cached_tokens != hit)
+            st = qr_fail(err, QR_INTERNAL, "%s: %d cached tokens are told", what, r[i].usage.cached_tokens);
+        if (st == QR_OK)
+            st = accept_same(&alone, &r[i], what, err);
+        accept_count(f, "hits", 1);
+    }
+    const uint64_t rerun = accept_metrics(engine).rows_rerun - counted.rows_rerun;
+    if (st == QR_OK && rerun != 2 * (uint64_t)a->block)
+        st = qr_fail(err, QR_INTERNAL, "two hits of %d rerun %llu rows, wanted a page of %d each", hit,
+                     (unsigned long long)rerun, a->block);
+    if (st == QR_OK)
+        st = same_pages(engine, before, err);
+    qr_free(before);
+    return st;
+}
+
+static qr_status bounded_hits(struct accept *a, const char *replay, struct accept_figures *f, qr_error *err)
+{
+    int32_t suffix[24];
+    const int32_t count = suffixes(a, suffix);
+    qr_engine *engine;
+    qr_status st = accept_open(a, &(struct accept_setup){.replay = replay}, &engine, err);
+    if (st != QR_OK)
+        return st;
+    for (int32_t i = 0; st == QR_OK && i + 1 < count; i += 2) /* each suffix once */
+        st = bounded_pair(a, engine, (1 + i / 2 % 2) * a->block, suffix + i, f, err);
+    qr_engine_destroy(engine);
+    return st;
+}
+
+static qr_status exact_hits(struct accept *a, struct accept_figures *f, qr_error *err)
 {
     int32_t suffix[24];
     const int32_t count = suffixes(a, suffix);
@@ -145,6 +198,12 @@ qr_status accept_hits(struct accept *a, struct accept_figures *f, qr_error *err)
     }
     qr_engine_destroy(engine);
     return st;
+}
+
+qr_status accept_hits(struct accept *a, struct accept_figures *f, qr_error *err)
+{
+    TRY(exact_hits(a, f, err));
+    return accept_bounded(a, true, f, bounded_hits, err);
 }
 
 /* ---- A11 ---- */
@@ -189,7 +248,7 @@ qr_status accept_last_chunk(struct accept *a, struct accept_figures *f, qr_error
 /* ---- A12 ---- */
 
 /* Steps of fewer rows than the rerun has. */
-qr_status accept_budget(struct accept *a, struct accept_figures *f, qr_error *err)
+static qr_status exact_budget(struct accept *a, struct accept_figures *f, qr_error *err)
 {
     const int32_t hit = 2 * a->block, end = hit + 5, run = end - first_row(a, hit, end),
                   rows = run / 3 > 2 ? run / 3 : 2;
@@ -221,6 +280,55 @@ qr_status accept_budget(struct accept *a, struct accept_figures *f, qr_error *er
     return st;
 }
 
+/* Beside the chunks of a long prompt a step holds the page that a bounded hit runs again, and too few rows beyond it: the
+ * hit waits until that prompt is done, and no step runs its page for nothing (runtime.md 4.4). */
+static qr_status wait_for_room(struct accept *a, qr_engine *engine, struct accept_figures *f, qr_error *err)
+{
+    const int32_t hit = 2 * a->block;
+    struct accept_prompt p[2];
+    struct accept_answer alone[2], r;
+    qr_handle handle[2];
+    accept_prompt(a, 0, 0, 401, a->prompts[2] / a->block * a->block, &p[0]); /* its last chunk is as long as the others */
+    accept_prompt(a, 1, hit, 400, hit + 5, &p[1]);
+    const uint64_t before = accept_metrics(a->control).steps;
+    TRY(accept_alone_from(a, &p[0], 0, ACCEPT_ANSWER, &alone[0], err));
+    const uint64_t prefill = accept_metrics(a->control).steps - before - (ACCEPT_ANSWER - 1);
+    TRY(accept_alone_from(a, &p[1], hit, ACCEPT_ANSWER, &alone[1], err));
+    TRY(warm(a, engine, hit, err));
+    const qr_metrics counted = accept_metrics(engine);
+    for (int i = 0; i < 2; i++)
+        TRY(accept_submit(engine, &p[i], ACCEPT_ANSWER, 0, &handle[i], err));
+    for (int i = 0; i < 2; i++) {
+        TRY(accept_finish(engine, handle[i], &r, err));
+        TRY(accept_same(&alone[i], &r, i ? "a hit that waited" : "a long prompt", err));
+    }
+    const qr_metrics m = accept_metrics(engine);
+    const uint64_t steps = m.steps - counted.steps, rerun = m.rows_rerun - counted.rows_rerun;
+    accept_count(f, "steps", (double)steps);
+    if (r.usage.cached_tokens != hit || rerun != (uint64_t)a->block || steps < prefill + ACCEPT_ANSWER)
+        return qr_fail(err, QR_INTERNAL,
+                       "%d cached tokens, %llu rows run again and %llu steps, wanted %d, %d and at least %llu",
+                       r.usage.cached_tokens, (unsigned long long)rerun, (unsigned long long)steps, hit, a->block,
+                       (unsigned long long)prefill + ACCEPT_ANSWER);
+    return QR_OK;
+}
+
+static qr_status bounded_budget(struct accept *a, const char *replay, struct accept_figures *f, qr_error *err)
+{
+    const struct accept_setup setup = {.replay = replay, .requests = 2, .rows = 2 * a->block + 2}; /* E29's least */
+    qr_engine *engine;
+    TRY(accept_open(a, &setup, &engine, err));
+    const qr_status st = wait_for_room(a, engine, f, err);
+    qr_engine_destroy(engine);
+    return st;
+}
+
+qr_status accept_budget(struct accept *a, struct accept_figures *f, qr_error *err)
+{
+    TRY(exact_budget(a, f, err));
+    return accept_bounded(a, true, f, bounded_budget, err);
+}
+
 /* ---- A25 ---- */
 
 /* A prompt of whole pages and one token, all of it cached: from the image one row is run, without it those of 7.5. */
@@ -230,7 +338,8 @@ static qr_status whole_hit(struct accept *a, const char *replay, bool images, st
     struct accept_prompt p;
     struct accept_answer r;
     qr_engine *engine;
-    qr_status st = accept_open(a, &(struct accept_setup){.replay = replay, .cap = a->rows}, &engine, err);
+    const struct accept_setup setup = {.replay = replay, .cap = a->bounded ? a->cap : a->rows}; /* the control's cuts */
+    qr_status st = accept_open(a, &setup, &engine, err);
     if (st != QR_OK)
         return st;
     accept_prompt(a, 0, 0, 500, count, &p);
@@ -251,9 +360,15 @@ static qr_status whole_hit(struct accept *a, const char *replay, bool images, st
     return st;
 }
 
+static qr_status bounded_whole_hit(struct accept *a, const char *replay, struct accept_figures *f, qr_error *err)
+{
+    return whole_hit(a, replay, false, f, err);
+}
+
 qr_status accept_whole_hit(struct accept *a, struct accept_figures *f, qr_error *err)
 {
     TRY(whole_hit(a, "off", true, f, err));
     TRY(whole_hit(a, "exact", true, f, err));
-    return whole_hit(a, "exact", false, f, err);
+    TRY(whole_hit(a, "exact", false, f, err));
+    return accept_bounded(a, true, f, bounded_whole_hit, err);
 }

@@ -49,26 +49,26 @@ qr_status accept_reversed(struct accept *a, struct accept_figures *f, qr_error *
 static qr_status forks(struct accept *a, const char *replay, struct accept_figures *f, qr_error *err)
 {
     const int32_t shared = 3 * a->block;
-    const bool exact = strcmp(replay, "exact") == 0;
+    const bool copies = strcmp(replay, "off") == 0;
     struct accept_prompt p[3];
-    struct accept_answer alone[3], r;
+    struct accept_answer alone, r;
     qr_handle handle[3] = {0};
-    qr_engine *engine = NULL;
-    qr_status st = QR_OK;
-    for (int i = 0; st == QR_OK && i < 3; i++) {
+    qr_engine *engine;
+    qr_status st = accept_open(a, &(struct accept_setup){.replay = replay}, &engine, err);
+    if (st != QR_OK)
+        return st;
+    for (int i = 0; i < 3; i++)
         accept_prompt(a, 0, shared, i, shared + (i ? 1 + 4 * i : 0), &p[i]);
-        st = accept_alone(a, &p[i], ACCEPT_ANSWER, &alone[i], err);
-    }
-    if (st == QR_OK)
-        st = accept_open(a, &(struct accept_setup){.replay = replay}, &engine, err);
     for (int i = 0; st == QR_OK && i < 3; i++)
         st = accept_submit(engine, &p[i], ACCEPT_ANSWER, i ? handle[0] : 0, &handle[i], err);
     for (int i = 0; st == QR_OK && i < 3; i++) {
         st = accept_finish(engine, handle[i], &r, err);
         if (st == QR_OK)
-            st = accept_same(&alone[i], &r, i ? "fork" : "parent", err);
+            st = accept_alone_from(a, &p[i], r.usage.cached_tokens, ACCEPT_ANSWER, &alone, err);
+        if (st == QR_OK)
+            st = accept_same(&alone, &r, i ? "fork" : "parent", err);
         /* the image of the prompt's end may still be on its way: a fork then starts from one before */
-        if (st == QR_OK && i && (r.usage.cached_tokens <= 0 || (exact && r.usage.cached_tokens != shared)))
+        if (st == QR_OK && i && (r.usage.cached_tokens <= 0 || (!copies && r.usage.cached_tokens != shared)))
             st = qr_fail(err, QR_INTERNAL, "fork %d starts from %d cached tokens of %d", i, r.usage.cached_tokens,
                          shared);
     }
@@ -76,7 +76,7 @@ static qr_status forks(struct accept *a, const char *replay, struct accept_figur
         const qr_metrics m = accept_metrics(engine);
         accept_count(f, "restored", (double)m.hits_restored);
         accept_count(f, "rerun", (double)m.hits_rerun);
-        if (exact ? m.hits < 2 : m.hits_restored < 2)
+        if (copies ? m.hits_restored < 2 : m.hits < 2)
             st = qr_fail(err, QR_INTERNAL, "%llu forks restored an image and %llu reran, of 2",
                          (unsigned long long)m.hits_restored, (unsigned long long)m.hits_rerun);
     }
@@ -86,7 +86,8 @@ static qr_status forks(struct accept *a, const char *replay, struct accept_figur
 
 qr_status accept_forks(struct accept *a, struct accept_figures *f, qr_error *err)
 {
-    return accept_both(a, f, forks, err);
+    TRY(accept_both(a, f, forks, err));
+    return accept_bounded(a, true, f, forks, err);
 }
 
 /* ---- A05 ---- */
@@ -120,10 +121,34 @@ static qr_status no_images(struct accept *a, const char *replay, struct accept_f
 
 qr_status accept_no_images(struct accept *a, struct accept_figures *f, qr_error *err)
 {
-    return accept_both(a, f, no_images, err);
+    TRY(accept_both(a, f, no_images, err));
+    return accept_bounded(a, true, f, no_images, err);
 }
 
 /* ---- A06 ---- */
+
+/* What a bounded answer is that is preempted behind `steps` steps of its own: its beginning is the cold one's; what follows
+ * comes from the prompt and that beginning together, `hit` tokens of them cached. */
+static qr_status resumed(struct accept *a, const struct accept_prompt *p, uint64_t steps, struct accept_answer *out,
+                         int32_t *hit, qr_error *err)
+{
+    const uint64_t before = accept_metrics(a->control).steps;
+    struct accept_prompt longer = *p;
+    struct accept_answer rest;
+    TRY(accept_alone_from(a, p, 0, ACCEPT_ANSWER, out, err));
+    const uint64_t prefill = accept_metrics(a->control).steps - before - (ACCEPT_ANSWER - 1);
+    const int32_t said = steps < prefill ? 0 : (int32_t)(steps - prefill) + 1,
+                  done = said > 0 ? p->count + said - 1 : (int32_t)steps * a->cap;
+    *hit = done / a->block * a->block;
+    for (int32_t i = 0; i < said; i++)
+        longer.tokens[longer.count++] = out->tokens[i];
+    TRY(accept_alone_from(a, &longer, *hit, ACCEPT_ANSWER - said, &rest, err));
+    for (int32_t i = said; i < ACCEPT_ANSWER; i++) {
+        out->tokens[i] = rest.tokens[i - said];
+        out->logprobs[i] = rest.logprobs[i - said];
+    }
+    return QR_OK;
+}
 
 /* In the middle of its prompt, once it has 64 tokens or more; and again in its answer. */
 static qr_status preempt_at(struct accept *a, qr_engine *engine, uint64_t chunks, qr_error *err)
@@ -131,9 +156,10 @@ static qr_status preempt_at(struct accept *a, qr_engine *engine, uint64_t chunks
     struct accept_prompt p;
     struct accept_answer alone, r;
     qr_handle handle;
-    const uint64_t before = accept_metrics(engine).preemptions;
+    int32_t hit = 0;
+    const uint64_t before = accept_metrics(engine).preemptions, rerun = accept_metrics(engine).rows_rerun;
     accept_prompt(a, 0, 0, 6, a->prompts[2], &p);
-    TRY(accept_alone(a, &p, ACCEPT_ANSWER, &alone, err));
+    TRY(a->bounded ? resumed(a, &p, chunks, &alone, &hit, err) : accept_alone(a, &p, ACCEPT_ANSWER, &alone, err));
     TRY(accept_inject(engine, QR_INJECT_DROP_CACHE, 0, 1, err));
     const uint64_t steps = accept_metrics(engine).steps;
     TRY(accept_submit(engine, &p, ACCEPT_ANSWER, 0, &handle, err));
@@ -143,6 +169,10 @@ static qr_status preempt_at(struct accept *a, qr_engine *engine, uint64_t chunks
     if (accept_metrics(engine).preemptions != before + 1)
         return qr_fail(err, QR_INTERNAL, "preempted before step %llu of it: it was not",
                        (unsigned long long)chunks + 1);
+    const int32_t back = hit > 0 ? a->block : 0;
+    if (a->bounded && accept_metrics(engine).rows_rerun - rerun != (uint64_t)back)
+        return qr_fail(err, QR_INTERNAL, "preempted with %d tokens of pages: %llu rows of them are run again, wanted %d", hit,
+                       (unsigned long long)(accept_metrics(engine).rows_rerun - rerun), back);
     return accept_returned(engine, "preempted", err);
 }
 
@@ -167,7 +197,8 @@ static qr_status preempted(struct accept *a, const char *replay, struct accept_f
 
 qr_status accept_preempted(struct accept *a, struct accept_figures *f, qr_error *err)
 {
-    return accept_both(a, f, preempted, err);
+    TRY(accept_both(a, f, preempted, err));
+    return accept_bounded(a, true, f, preempted, err);
 }
 
 /* ---- A07, A08 ---- */
@@ -318,15 +349,20 @@ static qr_status drafted(qr_engine *engine, const struct accept_prompt p[3], con
     return accept_returned(engine, "with drafts", err);
 }
 
+const char *accept_no_drafts(const struct accept *a)
+{
+    if (a->config.drafter == QR_DRAFTER_NONE)
+        return "the checkpoint has no drafter";
+    return a->config.drafter == QR_DRAFTER_DSPARK && a->plan.profile == QR_PROFILE_W8A8
+               ? "profile w8a8 does not run a DSpark drafter"
+               : NULL;
+}
+
 qr_status accept_drafts(struct accept *a, struct accept_figures *f, qr_error *err)
 {
     const int32_t most = geometry_defaults(&a->plan).draft_width;
     struct accept_prompt p[3];
     struct accept_answer alone[3];
-    if (a->config.drafter == QR_DRAFTER_NONE)
-        return qr_fail(err, QR_UNSUPPORTED, "the checkpoint has no drafter");
-    if (a->config.drafter == QR_DRAFTER_DSPARK && a->plan.profile == QR_PROFILE_W8A8)
-        return qr_fail(err, QR_UNSUPPORTED, "profile w8a8 does not run a DSpark drafter");
     for (int i = 0; i < 3; i++) {
         accept_prompt(a, 0, 0, 30 + i, a->prompts[i < 2 ? i : 0] + i, &p[i]);
         TRY(accept_alone(a, &p[i], DRAFTED, &alone[i], err));
