@@ -121,9 +121,18 @@ typedef struct qr_engine_options {
     const char *prefix_provenance;  /* "exact-only" (default), "any" */
     int32_t state_checkpoint_interval_tokens; /* between state images inside a prompt; 0: none */
     /* what drafts: "none" (default); "dspark" or "mtp", which the checkpoint must hold; "auto": the one it holds, where and as
-     * long as that makes answers faster. Changes no bit */
+     * long as that makes answers faster. Changes no bit unless `verifier` or `forced_acceptance_length` say so */
     const char *method;
     int32_t num_speculative_tokens; /* drafts that a step verifies at most; 0: as many as the drafter makes */
+    int32_t draft_width;            /* tokens that the drafter makes at once; 0: the checkpoint's block; V4's DSpark up to 7 */
+    /* How drafts are judged: "match" (default) changes no bit. "ratio" and "block" (speculation.md 4.4, 4.5) keep more of them
+     * and answer by the model's distribution, but not with the tokens that the same seed gives without drafts. At
+     * temperature 0 all are the same. */
+    const char *verifier;
+    const char *draft_sampling;     /* "coupled" (with match), "probabilistic" (with the others), "greedy" (with any) */
+    /* Benchmarks only: 0: off; from 1 to the drafts of a step and one: steps take so many tokens of an answer on average,
+     * right or wrong, and the answer is none of the model's */
+    double forced_acceptance_length;
     /* Flags of runtime.md 12.1 that belong to features which are not built, as NAME and VALUE by turns: refused (QR_REFUSED)
      * with the feature and its rule, unless the value is NULL or what this library does anyway. */
     const char *const *flags;

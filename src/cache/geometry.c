@@ -33,14 +33,11 @@ bool row_format_parse(const char *name, bool index, enum row_format *out)
 
 struct geometry_options geometry_defaults(const struct model_plan *plan)
 {
-    int32_t width = plan->config.drafter == QR_DRAFTER_MTP      ? 1
-                    : plan->config.drafter == QR_DRAFTER_DSPARK ? plan->config.dspark_block_size
-                                                                : 0;
     return (struct geometry_options){
         .block_tokens = 128,
         .main_format = plan->rows_pack ? ROW_FP4_E4M3 : ROW_BF16,
         .index_format = plan->index_keys == INDEX_KEYS_INT8 ? ROW_INDEX_INT8 : ROW_INDEX_FP4,
-        .draft_width = width,
+        .draft_width = plan->draft_width,
     };
 }
 

@@ -59,6 +59,10 @@ qr_engine_options model_options_engine(const struct model_options *m)
     o.no_prefix_caching = m->no_prefix_caching;
     o.method = m->method;
     o.num_speculative_tokens = m->speculative_tokens;
+    o.draft_width = m->draft_width;
+    o.verifier = m->verifier;
+    o.draft_sampling = m->draft_sampling;
+    o.forced_acceptance_length = m->forced_length;
     o.flags = &m->features[0][0];
     o.flag_count = FEATURE_COUNT;
     return o;

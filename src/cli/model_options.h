@@ -10,34 +10,30 @@
  * X(m, row, flag, kind, value). */
 /* clang-format off */
 #define FEATURE_FLAGS(X, m)                                                                                            \
-    X(m, 0, "draft-width", OPTION_STRING, "N")                                                                         \
-    X(m, 1, "verifier", OPTION_STRING, "match|ratio|block")                                                            \
-    X(m, 2, "draft-sampling", OPTION_STRING, "coupled|greedy|probabilistic")                                           \
-    X(m, 3, "forced-acceptance-length", OPTION_STRING, "N")                                                            \
-    X(m, 4, "speculation-profile", OPTION_STRING, "FILE")                                                              \
-    X(m, 5, "pipeline-parallel-size", OPTION_STRING, "N")                                                              \
-    X(m, 6, "context-parallel-size", OPTION_STRING, "N")                                                               \
-    X(m, 7, "data-parallel-size", OPTION_STRING, "N")                                                                  \
-    X(m, 8, "enable-dp-attention", OPTION_SET, "on")                                                                   \
-    X(m, 9, "enable-tbo", OPTION_STRING, "prefill")                                                                    \
-    X(m, 10, "enable-tbo-decode", OPTION_SET, "on")                                                                    \
-    X(m, 11, "kv-transfer", OPTION_STRING, "NAME")                                                                     \
-    X(m, 12, "offload-ram-bytes", OPTION_STRING, "N")                                                                  \
-    X(m, 13, "offload-disk-bytes", OPTION_STRING, "N")                                                                 \
-    X(m, 14, "offload-dir", OPTION_STRING, "DIR")                                                                      \
-    X(m, 15, "disaggregation", OPTION_STRING, "prefill|decode")                                                        \
-    X(m, 16, "enable-eplb", OPTION_SET, "on")                                                                          \
-    X(m, 17, "online-quantization", OPTION_STRING, "NAME")                                                             \
-    X(m, 18, "level", OPTION_STRING, "0|3")                                                                            \
-    X(m, 19, "cudagraph-mode", OPTION_STRING, "FULL|TR_HYBRID|NONE")                                                   \
-    X(m, 20, "cudagraph-capture-sizes", OPTION_STRING, "LIST")                                                         \
-    X(m, 21, "tp", OPTION_STRING, "N")                                                                                 \
-    X(m, 22, "ep", OPTION_STRING, "N")                                                                                 \
-    X(m, 23, "enable-expert-parallel", OPTION_SET, "on")                                                               \
-    X(m, 24, "export-hidden-states", OPTION_SET, "on")                                                                 \
-    X(m, 25, "fused-moe-communication", OPTION_SET, "on")                                                              \
-    X(m, 26, "index-query-grid", OPTION_STRING, "fp4|plane")
-enum { FEATURE_COUNT = 27 };
+    X(m, 0, "speculation-profile", OPTION_STRING, "FILE")                                                              \
+    X(m, 1, "pipeline-parallel-size", OPTION_STRING, "N")                                                              \
+    X(m, 2, "context-parallel-size", OPTION_STRING, "N")                                                               \
+    X(m, 3, "data-parallel-size", OPTION_STRING, "N")                                                                  \
+    X(m, 4, "enable-dp-attention", OPTION_SET, "on")                                                                   \
+    X(m, 5, "enable-tbo", OPTION_STRING, "prefill")                                                                    \
+    X(m, 6, "enable-tbo-decode", OPTION_SET, "on")                                                                     \
+    X(m, 7, "kv-transfer", OPTION_STRING, "NAME")                                                                      \
+    X(m, 8, "offload-ram-bytes", OPTION_STRING, "N")                                                                   \
+    X(m, 9, "offload-disk-bytes", OPTION_STRING, "N")                                                                  \
+    X(m, 10, "offload-dir", OPTION_STRING, "DIR")                                                                      \
+    X(m, 11, "disaggregation", OPTION_STRING, "prefill|decode")                                                        \
+    X(m, 12, "enable-eplb", OPTION_SET, "on")                                                                          \
+    X(m, 13, "online-quantization", OPTION_STRING, "NAME")                                                             \
+    X(m, 14, "level", OPTION_STRING, "0|3")                                                                            \
+    X(m, 15, "cudagraph-mode", OPTION_STRING, "FULL|TR_HYBRID|NONE")                                                   \
+    X(m, 16, "cudagraph-capture-sizes", OPTION_STRING, "LIST")                                                         \
+    X(m, 17, "tp", OPTION_STRING, "N")                                                                                 \
+    X(m, 18, "ep", OPTION_STRING, "N")                                                                                 \
+    X(m, 19, "enable-expert-parallel", OPTION_SET, "on")                                                               \
+    X(m, 20, "export-hidden-states", OPTION_SET, "on")                                                                 \
+    X(m, 21, "fused-moe-communication", OPTION_SET, "on")                                                              \
+    X(m, 22, "index-query-grid", OPTION_STRING, "fp4|plane")
+enum { FEATURE_COUNT = 23 };
 #define FEATURE_NAME(m, row, flag, kind_, value_) [row] = {flag, NULL},
 #define FEATURE_ROW(m, row, flag, kind_, value_)                                                                       \
     , {.name = flag, .kind = kind_, .target = &(m).features[row][1], .value = value_, .help = ""}
@@ -62,7 +58,9 @@ struct model_options {
     double delay_factor;
     bool no_prefix_caching;
     const char *method; /* of drafts */
-    int speculative_tokens;
+    int speculative_tokens, draft_width;
+    const char *verifier, *draft_sampling;
+    double forced_length; /* 0: off */
     const char *features[FEATURE_COUNT][2]; /* flag, value; value NULL: absent */
 };
 
@@ -141,7 +139,16 @@ struct model_options {
     {.name = "method", .kind = OPTION_CHOICE, .target = &(m).method, .value = "auto|none|dspark|mtp",                  \
      .help = "what drafts tokens that a step verifies; auto: while that pays; default none"},                          \
     {.name = "num-speculative-tokens", .kind = OPTION_INT, .target = &(m).speculative_tokens, .value = "N",            \
-     .help = "drafts that a step verifies at most; default: as many as the drafter makes", .least = 1, .most = 64}     \
+     .help = "drafts that a step verifies at most; default: as many as the drafter makes", .least = 1, .most = 64},    \
+    {.name = "draft-width", .kind = OPTION_INT, .target = &(m).draft_width, .value = "N",                              \
+     .help = "tokens that the drafter makes at once, to 7 with a V4 DSpark; default: the checkpoint's block", .least = 1, .most = 64}, \
+    {.name = "verifier", .kind = OPTION_CHOICE, .target = &(m).verifier, .value = "match|ratio|block",                 \
+     .help = "how drafts are judged; match (default) changes no bit; ratio and block keep the distribution of answers, but " \
+             "not the tokens that a seed gives without drafts"},                                                       \
+    {.name = "draft-sampling", .kind = OPTION_CHOICE, .target = &(m).draft_sampling, .value = "coupled|greedy|probabilistic", \
+     .help = "how drafts are drawn; default: coupled with match, else probabilistic"},                                 \
+    {.name = "forced-acceptance-length", .kind = OPTION_DOUBLE, .target = &(m).forced_length, .value = "L",            \
+     .help = "for benchmarks: steps take L tokens on average, right or wrong; answers are none of the model's", .least = 1, .most = 65} \
     FEATURE_FLAGS(FEATURE_ROW, m)
 /* clang-format on */
 

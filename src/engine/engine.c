@@ -154,6 +154,8 @@ static qr_status open_parts(struct qr_engine *engine, const struct engine_size *
         st = sampler_scratch_open(vocab, &engine->sampler, err);
     if (st == QR_OK)
         st = speculation_open(engine, &size->drafts, &engine->speculation, err);
+    if (st == QR_OK)
+        st = verdicts_open(&size->drafts, vocab, &engine->verdicts, err);
     if (st != QR_OK)
         return st;
     engine->logits = qr_calloc((size_t)vocab, sizeof *engine->logits);
@@ -173,6 +175,7 @@ static void engine_free(struct qr_engine *engine)
     qr_free(engine->logits);
     qr_free(engine->results);
     qr_free(engine->accepted);
+    verdicts_close(engine->verdicts);
     speculation_close(engine->speculation);
     sched_close(engine->sched);
     page_watch_close(engine->watch);
@@ -230,6 +233,10 @@ qr_status qr_engine_create(qr_model *model, const qr_engine_options *options, qr
         engine_free(engine);
         return st;
     }
+    if (size.drafts.forced > 0)
+        qr_logf(&model->log, QR_LOG_WARN,
+                "FORCED ACCEPTANCE: %g tokens a step are taken, right or wrong; answers are none of the model's (E09)",
+                size.drafts.forced);
     *out = engine;
     return QR_OK;
 }

@@ -11,6 +11,7 @@
 #include "engine/payoff.h"
 #include "engine/request.h"
 #include "engine/speculate.h"
+#include "engine/verdicts.h"
 #include "run/forward.h"
 #include "run/page_watch.h"
 #include "run/token_counts.h"
@@ -41,6 +42,7 @@ struct qr_engine {
     struct page_watch *watch;       /* debug builds over host memory; else NULL */
     struct sched *sched;
     struct speculation *speculation; /* NULL: nothing drafts */
+    struct verdicts *verdicts;      /* NULL: match judges drafts */
     qr_plan_bytes plan;
     int32_t max_model_len, max_requests, max_rows;
     bool bounded;                   /* a replay is: of a prompt only the last row's logits are computed */
@@ -126,6 +128,7 @@ struct task {
     int32_t made, token;            /* tokens of the answer, and the last of them */
     int32_t drawn[SCHED_MAX_WIDTH]; /* those of the step in hand */
     struct payoff_request payoff;   /* of its drafts */
+    struct draft_law *law;          /* NULL: none is needed */
     qr_finish finish;
     qr_usage usage;
 };

@@ -82,8 +82,8 @@ int32_t task_bans(const struct task *t, int32_t made, struct id_list out[TASK_BA
     return lists;
 }
 
-/* `at`: the row of the step's logits to draw from. */
-static qr_status draw(struct task *t, int32_t at, int32_t *token, struct event *e, qr_error *err)
+/* `at`: the row of the step's logits to draw from, and to score `given` by, a token that is drawn already; NULL. */
+static qr_status draw(struct task *t, int32_t at, const int32_t *given, int32_t *token, struct event *e, qr_error *err)
 {
     struct qr_engine *engine = t->engine;
     struct request *r = t->r;
@@ -97,7 +97,10 @@ static qr_status draw(struct task *t, int32_t at, int32_t *token, struct event *
         return st;
     const struct sampling_row row = {.logits = logits, .counts = t->counts, .banned = banned,
                                      .banned_lists = lists};
-    st = sampling_draw(&r->sampling, &row, r->count, engine->sampler, token, err);
+    if (given)
+        *token = *given;
+    else
+        st = sampling_draw(&r->sampling, &row, r->count, engine->sampler, token, err);
     if (st != QR_OK || r->logprobs < 0)
         return st;
     const int32_t best = top_count(t, r->logprobs);
@@ -137,12 +140,12 @@ static qr_status push_text(struct task *t, int32_t token, bool with_text, bool e
     return st;
 }
 
-/* Draws a token, makes its event and says how the answer ends, if it does. */
-static qr_status advance(struct task *t, int32_t at, struct event *e, qr_error *err)
+/* Draws a token or takes the one given, makes its event and says how the answer ends, if it does. */
+static qr_status advance(struct task *t, int32_t at, const int32_t *given, struct event *e, qr_error *err)
 {
     struct request *r = t->r;
     bool hit = false;
-    qr_status st = draw(t, at, &t->token, e, err);
+    qr_status st = draw(t, at, given, &t->token, e, err);
     if (st != QR_OK)
         return st;
     if (t->counts)
@@ -169,14 +172,14 @@ static qr_status advance(struct task *t, int32_t at, struct event *e, qr_error *
 }
 
 /* One event a token; the last one waits in `pending`, for its end to be written. */
-static qr_status answer(struct task *t, int32_t at, struct sched_result *result)
+static qr_status answer(struct task *t, int32_t at, const int32_t *given, struct sched_result *result)
 {
     if (!t->pending)
         t->pending = event_make();
     if (!t->pending)
         return qr_fail(&t->error, QR_NO_MEMORY, "no memory for an event");
     t->usage.cached_tokens = t->sched->cached_tokens;
-    qr_status st = advance(t, at, t->pending, &t->error);
+    qr_status st = advance(t, at, given, t->pending, &t->error);
     if (st != QR_OK)
         return st;
     t->drawn[result->token_count++] = t->token;
@@ -191,19 +194,38 @@ static qr_status answer(struct task *t, int32_t at, struct sched_result *result)
     return QR_OK;
 }
 
-/* The last row of what is certain, then those of drafts: each draws the target's own token, and the next one counts only
- * when that is the draft it was run on (speculation.md 4.2, 4.3). */
+/* Token i of a span is known before its row is looked at, or NULL. */
+static const int32_t *given_token(const struct span_verdict *v, int32_t i) { return i < v->count ? &v->tokens[i] : NULL; }
+
+/* Whether the token just told, the i-th of the span, is the draft that row i + 1 was run on. */
+static bool draft_stands(const struct task *t, const struct batch_span *span, const struct span_verdict *v, int32_t i)
+{
+    if (i == span->drafts)
+        return false;
+    if (v->status != QR_OK)
+        return i < v->count; /* the failure behind it counts as one more */
+    if (v->count > 0)
+        return i + 1 < v->count;
+    return t->token == span->tokens[span->count - span->drafts + i];
+}
+
+/* The last row of what is certain, then those of drafts. Under match each draws the target's own token, and the next one
+ * counts only when that is the draft it was run on (speculation.md 4.2, 4.3). */
 static qr_status answer_rows(struct task *t, const struct span_rows *rows, struct sched_result *result)
 {
     const struct batch_span *span = rows->span;
     const int32_t certain = span->count - span->drafts;
+    struct span_verdict verdict;
     int32_t right = 0;
+    verdicts_take(t->engine->verdicts, t, rows, &verdict, &t->error);
     for (;; right++) {
+        if (verdict.status != QR_OK && right == verdict.count)
+            return verdict.status;
         const int32_t row = certain - 1 + right;
-        qr_status st = answer(t, rows->logits + row - span->logits_from, result);
+        qr_status st = answer(t, rows->logits + row - span->logits_from, given_token(&verdict, right), result);
         if (st != QR_OK)
             return st;
-        if (result->finish != FINISH_NONE || right == span->drafts || t->token != span->tokens[row + 1])
+        if (result->finish != FINISH_NONE || !draft_stands(t, span, &verdict, right))
             break;
     }
     result->accepted = certain + right;
@@ -247,6 +269,8 @@ static qr_status prepare(struct task *t, qr_error *err)
             token_counts_prompt(t->counts, r->tokens, r->prompt_count);
     }
     if (st == QR_OK)
+        st = verdicts_law(t->engine->verdicts, &r->sampling, &t->law, err);
+    if (st == QR_OK)
         st = stop_open((const char *const *)r->stop, r->stop_count, r->include_stop, &t->stop, err);
     if (st == QR_OK)
         st = task_add(t, r->tokens, r->prompt_count, r->limit, r->prompt_logprobs >= 0 ? 0 : r->prompt_count - 1, err);
@@ -285,6 +309,7 @@ static void task_free(struct task *t)
 {
     stop_close(t->stop);
     token_counts_close(t->counts);
+    draft_law_close(t->law);
     buffer_free(&t->text);
     buffer_free(&t->shown);
     qr_free(t);

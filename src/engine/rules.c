@@ -36,10 +36,6 @@ struct feature {
     const char *flag, *as_is, *feature, *rule;
 };
 static const struct feature features[] = {
-    {"draft-width", "0", "another width of drafts", "E08"},
-    {"verifier", "match", "the choice of a verifier", "E08"},
-    {"draft-sampling", "coupled", "the choice of draft sampling", "E08"},
-    {"forced-acceptance-length", "off", "forced acceptance", "E09"},
     {"speculation-profile", "none", "drafts by confidence", "E10"},
     {"image", "", "image requests", "E12"},
     {"pipeline-parallel-size", "1", "pipeline parallelism", "E14"},

@@ -199,6 +199,7 @@ static qr_status size_workspace(const struct model_plan *plan, const struct engi
                   m->max_requests * (int64_t)token_counts_bytes(vocab);
     w->scheduler = sched_bytes_for(&sched);
     w->drafts = speculation_bytes_for(&size->drafts, m->max_requests, m->max_rows) +
+                verdicts_bytes_for(&size->drafts, m->max_requests, vocab) +
                 runner_draft_bytes_for(&lists, m->max_draft_rows);
     if (engine_watches_pages(place->device))
         w->scheduler += page_watch_bytes_for(size->blocks);
@@ -299,7 +300,7 @@ qr_status engine_size(const struct model_plan *plan, int64_t stored, const struc
     qr_status st = read_options(options, &out->options, err);
     if (st != QR_OK)
         return st;
-    out->drafts = speculation_choose(plan, &out->options, &broken);
+    out->drafts = draft_choose(plan, &out->options, &broken);
     st = choose_geometry(plan, &out->options, &out->drafts, &out->geometry, &broken, err);
     if (st != QR_OK)
         return st;

@@ -32,48 +32,7 @@ struct speculation {
     bool warned;
 };
 
-/* ---- what is drafted with ---- */
-
-static bool is_word(const char *word, const char *wanted) { return word && strcmp(word, wanted) == 0; }
-
-static const char *drafter_name(enum qr_drafter d)
-{
-    return d == QR_DRAFTER_DSPARK ? "dspark" : d == QR_DRAFTER_MTP ? "mtp" : "none";
-}
-
-struct draft_choice speculation_choose(const struct model_plan *plan, const qr_engine_options *o, struct rule_list *broken)
-{
-    const struct qr_config *c = &plan->config;
-    const bool known = !o->method || is_word(o->method, "auto") || is_word(o->method, "none") ||
-                       is_word(o->method, "dspark") || is_word(o->method, "mtp");
-    const bool named = is_word(o->method, "dspark") || is_word(o->method, "mtp");
-    struct draft_choice out = {.drafter = QR_DRAFTER_NONE};
-
-    if (!known)
-        rule_broken(broken, "E08 method is \"%s\", wanted auto, none, dspark or mtp", o->method);
-    if (named && !is_word(o->method, drafter_name(c->drafter)))
-        rule_broken(broken, "E08 method is %s, the checkpoint's drafter is %s", o->method, drafter_name(c->drafter));
-    if (named && c->drafter == QR_DRAFTER_DSPARK && plan->profile == QR_PROFILE_W8A8)
-        rule_broken(broken, "E08 method is dspark, profile w8a8 does not run that drafter");
-    const int32_t width = c->drafter == QR_DRAFTER_DSPARK ? c->dspark_block_size : 1;
-    const int32_t most = width < SCHED_MAX_WIDTH ? width : SCHED_MAX_WIDTH - 1; /* of a verify span */
-    const bool wanted = named || is_word(o->method, "auto");
-    if (o->num_speculative_tokens > 0 && !wanted)
-        rule_broken(broken, "E08 %d drafts in a step without a method of drafting, wanted auto, dspark or mtp",
-                    o->num_speculative_tokens);
-    if (o->num_speculative_tokens < 0 || (wanted && c->drafter != QR_DRAFTER_NONE && o->num_speculative_tokens > most))
-        rule_broken(broken, "E08 %d drafts in a step, wanted 1 to %d, what the checkpoint's drafter makes",
-                    o->num_speculative_tokens, most);
-    const bool automatic = is_word(o->method, "auto") && c->drafter != QR_DRAFTER_NONE &&
-                           !(c->drafter == QR_DRAFTER_DSPARK && plan->profile == QR_PROFILE_W8A8);
-    if (!automatic && (!named || !is_word(o->method, drafter_name(c->drafter))))
-        return out;
-    out.rests = automatic;
-    out.drafter = c->drafter;
-    out.width = width;
-    out.limit = o->num_speculative_tokens > 0 ? o->num_speculative_tokens : most;
-    return out;
-}
+/* ---- sizes ---- */
 
 int32_t speculation_draft_rows(const struct draft_choice *c, int32_t requests, int32_t step_rows)
 {
@@ -182,24 +141,36 @@ void speculation_note(struct speculation *s, const struct batch *batch, double s
         payoff_step(&s->payoff, batch->count, row, seconds);
 }
 
-/* The request still stands where the step left it, with the next token drawn; and a draft could be verified. */
-static bool may_draft(const struct sched_request *r)
+/* The request still stands where the step left it, with the next token drawn; and as many drafts could be verified. */
+static bool may_draft(const struct sched_request *r, int32_t drafts)
 {
-    return r->state == SCHED_DECODE && !r->cancelled && r->count == r->done + 1 && r->count + 1 < r->limit;
+    return r->state == SCHED_DECODE && !r->cancelled && r->count == r->done + 1 && r->count + drafts < r->limit;
 }
 
-/* The drafter's word for draft k of a task, drawn as the target will draw there (2.8 coupled; greedy at temperature 0).
- * Penalties are left out: they only decide how often the two agree. */
+/* The drafter's word for draft k of a task: with what the target will draw there (2.8 coupled), greedily, or from a law that
+ * is kept. Penalties are left out: they only decide how often the two agree. */
 static bool draw(struct speculation *s, const struct task *t, const float *logits, int32_t k, int32_t *out)
 {
+    struct sampler_scratch *sampler = s->engine->sampler;
     struct sampling_params params = t->r->sampling;
     struct id_list banned[TASK_BANS];
     const struct sampling_row row = {
         .logits = logits, .banned = banned, .banned_lists = task_bans(t, t->made + k, banned)};
+    struct distribution d;
     qr_error err;
     params.repetition_penalty = 1;
     params.frequency_penalty = params.presence_penalty = 0;
-    return sampling_draw(&params, &row, t->sched->count + k, s->engine->sampler, out, &err) == QR_OK;
+    if (s->choice.sampling == DRAFT_GREEDY)
+        params.temperature = 0;
+    if (!t->law)
+        return sampling_draw(&params, &row, t->sched->count + k, sampler, out, &err) == QR_OK;
+    if (k == 0)
+        draft_law_begin(t->law, t->sched->count);
+    if (sampling_distribution(&params, &row, sampler, &d, &err) != QR_OK)
+        return false;
+    sampling_round(sampler);
+    *out = draft_law_draw(t->law, &d, params.seed);
+    return true;
 }
 
 static void propose(struct speculation *s, int32_t count)
@@ -210,10 +181,10 @@ static void propose(struct speculation *s, int32_t count)
 }
 
 /* The task of a span whose request could draft; NULL. */
-static struct task *could_draft(const struct noted *n)
+static struct task *could_draft(const struct speculation *s, const struct noted *n)
 {
     struct task *t = n->request ? n->request->owner : NULL;
-    return t && t->r && may_draft(n->request) ? t : NULL;
+    return t && t->r && may_draft(n->request, s->choice.least) ? t : NULL;
 }
 
 /* Of those that could, the ones that shall (6.8). Returns how many. */
@@ -221,7 +192,7 @@ static int32_t choose(struct speculation *s)
 {
     int32_t count = 0, chosen = 0;
     for (int32_t b = 0; b < s->noted_count; b++) {
-        struct task *t = could_draft(&s->noted[b]);
+        struct task *t = could_draft(s, &s->noted[b]);
         if (t)
             s->asked[count++] = &t->payoff;
     }
@@ -231,7 +202,7 @@ static int32_t choose(struct speculation *s)
         payoff_choose(&s->payoff, s->asked, count, s->choice.limit, s->pays);
     count = 0;
     for (int32_t b = 0; b < s->noted_count; b++) {
-        s->noted[b].drafts = could_draft(&s->noted[b]) && s->pays[count++];
+        s->noted[b].drafts = could_draft(s, &s->noted[b]) && s->pays[count++];
         chosen += s->noted[b].drafts;
     }
     return chosen;

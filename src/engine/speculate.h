@@ -1,22 +1,13 @@
 /* speculate.h: the drafter beside a running engine (speculation.md). After each step it keeps what the drafter needs of
- * the step's tokens and proposes what the next step verifies. Drafts decide how many steps an answer takes, never a bit of
- * it: every token is the target's own, drawn from the row that would have drawn it alone (4.2, 4.3). */
+ * the step's tokens and proposes what the next step verifies. Under match verification drafts decide how many steps an
+ * answer takes, never a bit of it: every token is the target's own, drawn from the row that would have drawn it alone (4.2,
+ * 4.3). The other verifiers are verdicts.h's. */
 #ifndef QR_ENGINE_SPECULATE_H
 #define QR_ENGINE_SPECULATE_H
 
-#include "engine/rules.h"
+#include "engine/draft_choice.h"
 #include "run/forward.h"
 #include "sched/sched.h"
-
-/* What an engine drafts with. */
-struct draft_choice {
-    enum qr_drafter drafter; /* QR_DRAFTER_NONE: nothing */
-    int32_t width;           /* tokens that the drafter makes at once: the block, 1 for MTP; 0 */
-    int32_t limit;           /* of which a step verifies that many at most; 0 */
-    bool rests;              /* requests whose drafts do not pay go on without (payoff.h) */
-};
-/* From the options; a broken rule (E08) is added to the list. */
-struct draft_choice speculation_choose(const struct model_plan *plan, const qr_engine_options *o, struct rule_list *broken);
 
 /* Rows of a draft pass, and the least that a step must hold in rows, of them with logits. */
 int32_t speculation_draft_rows(const struct draft_choice *c, int32_t requests, int32_t step_rows);

@@ -170,6 +170,15 @@ static qr_status check_profile(const struct model_plan *p, qr_error *err)
     return QR_OK;
 }
 
+/* V4's DSpark block may be extrapolated (speculation.md 2.9). */
+static void plan_drafts(const struct qr_config *c, struct model_plan *p)
+{
+    const bool dspark = c->drafter == QR_DRAFTER_DSPARK;
+    const int32_t widest = dspark && c->family == QR_FAMILY_V4 ? 7 : 0;
+    p->draft_width = dspark ? c->dspark_block_size : c->drafter == QR_DRAFTER_MTP;
+    p->draft_widest = p->draft_width > widest ? p->draft_width : widest;
+}
+
 qr_status plan_make(const struct qr_config *config, enum qr_profile profile, struct model_plan *out, qr_error *err)
 {
     int32_t layers = config->num_hidden_layers, drafts = config->num_draft_layers;
@@ -181,6 +190,7 @@ qr_status plan_make(const struct qr_config *config, enum qr_profile profile, str
     out->profile = profile;
     out->layers = layers;
     out->draft_layers = drafts;
+    plan_drafts(config, out);
     for (int32_t i = 0; i < QR_MAX_LAYERS; i++)
         out->owner_of_layer[i] = out->index_source_of_layer[i] = -1;
     for (int32_t i = 0; i < layers; i++) {

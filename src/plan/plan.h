@@ -65,6 +65,7 @@ struct model_plan {
     bool rows_pack;        /* cached rows lie on the FP4 grid of blocks of 16, so that a container may pack them */
     enum index_keys index_keys;
     int32_t max_ratio;                     /* largest ratio of an owner; 1 when there is none */
+    int32_t draft_width, draft_widest;     /* tokens that the drafter makes at once, and may be made to; 0 without one */
 };
 
 /* Fills `out`. Fails with QR_BAD_CONFIG when the topology is impossible (v41-model.md 1.4, v4-model.md 1.4) or the

@@ -46,7 +46,7 @@ static qr_status allocate(struct block_drafts *d, qr_error *err)
 
 static struct assembly_limits limits_of_passes(const struct assembly_limits *steps)
 {
-    const int32_t width = steps->plan->config.dspark_block_size;
+    const int32_t width = steps->geometry->options.draft_width;
     struct assembly_limits out = *steps;
     out.max_rows = out.max_logits = steps->max_requests * width;
     out.max_positions = steps->max_positions + width; /* a block may look over the end */
@@ -68,7 +68,7 @@ qr_status block_drafts_open(struct backend *backend, const struct assembly_limit
     if (!d)
         return qr_fail(err, QR_NO_MEMORY, "draft blocks: no memory for their record");
     d->backend = backend;
-    d->width = limits->plan->config.dspark_block_size;
+    d->width = limits->geometry->options.draft_width;
     d->limits = limits_of_passes(limits);
     qr_status st = allocate(d, err);
     if (st != QR_OK) {

@@ -14,7 +14,7 @@ struct block_draft {
 
 struct block_drafts;
 
-/* `limits` are those of steps; a pass has up to max_requests blocks of the plan's dspark_block_size rows. */
+/* `limits` are those of steps; a pass has up to max_requests blocks of the geometry's draft_width rows. */
 qr_status block_drafts_open(struct backend *backend, const struct assembly_limits *limits, struct block_drafts **out,
                             qr_error *err);
 void block_drafts_close(struct block_drafts *d);

@@ -49,7 +49,7 @@ static qr_status make_host_arrays(struct runner *r, qr_error *err)
 
 static qr_status open_blocks(struct runner *r, const struct assembly_limits *limits, qr_error *err)
 {
-    const int32_t width = r->plan->config.dspark_block_size, rows = limits->max_requests * width;
+    const int32_t width = r->geometry->options.draft_width, rows = limits->max_requests * width;
     if (r->options.model.max_draft_rows != rows || limits->max_logits < rows)
         return qr_fail(err, QR_INTERNAL,
                        "runner: %d draft rows and %d rows of logits for %d requests with blocks of %d; wanted %d draft rows "

@@ -208,6 +208,12 @@ qr_status sampling_distribution(const struct sampling_params *params, const stru
     return QR_OK;
 }
 
+void sampling_round(struct sampler_scratch *s)
+{
+    for (int32_t i = 0; i < s->candidates.count; i++)
+        s->candidates.mass[i] = (double)(float)s->candidates.mass[i];
+}
+
 /* 1 - U is at most E; the factor keeps rounding from skipping a candidate that would have won. Most candidates end
  * here, without a logarithm. */
 static bool cannot_win(double uniform, double p, double best)

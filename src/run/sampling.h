@@ -70,6 +70,10 @@ struct distribution {
 qr_status sampling_distribution(const struct sampling_params *params, const struct sampling_row *row,
                                 struct sampler_scratch *scratch, struct distribution *out, qr_error *err);
 
+/* Rounds the probabilities of the row's distribution to floats, which are then what is drawn from: q of a draft that is
+ * kept as floats (2.8). Their sum is 1 only about. */
+void sampling_round(struct sampler_scratch *scratch);
+
 /* The id with the largest ln p + G, in its race form: the smallest E / p; the lowest id among equals. */
 int32_t distribution_draw(const struct distribution *d, const struct keyed_stream *stream);
 
