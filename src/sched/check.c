@@ -93,13 +93,13 @@ static qr_status check_queue(const struct sched *s, const struct queue *q, const
 
 /* ---- batches that are out ---- */
 
-/* Whether the span's result will be taken. */
-static bool listens(const struct sched_request *r, uint64_t step)
+/* The record of the span, if its result will be taken; NULL. */
+static const struct flight *flight_of(const struct sched_request *r, uint64_t step)
 {
     for (int32_t i = 0; i < r->flights; i++)
         if (r->flight[i].step == step)
-            return true;
-    return false;
+            return &r->flight[i];
+    return NULL;
 }
 
 /* The ranges that follow from the request, where the chunk lies and, of a bounded decoder, whether it had to go back. */
@@ -113,28 +113,80 @@ static bool ranges_follow(const struct sched *s, const struct batch_span *span, 
            (again == 0 || (chunk.end == r->end && again > chunk.first && r->end - again < s->tail));
 }
 
-/* A chunk's ranges are its request's, however the prompt is cut (I6). Whether a step runs the head and draws follows from
- * its record alone, so that every rank would do the same (I7). */
-static qr_status check_span(const struct sched *s, const struct batch_span *span, const struct sched_request *r,
-                            qr_error *err)
+/* What a step runs, whether it has a head, draws and verifies, stands in its record alone, whoever still wants its
+ * result: a chunk has ranges and no drafts and draws at its prompt's end; decode rows run every layer, all have logits and
+ * draw, and are drafts but for the first (I7). */
+static const char *record_at_odds(const struct batch *batch, const struct batch_span *span)
 {
-    const bool draws = span->logits_from < span->count, ends = span->first_position + span->count >= r->end;
-    if (span->rows && !ranges_follow(s, span, r))
+    const int32_t end = span->first_position + span->count;
+    if (span->count < 1 || span->logits_from < 0 || span->logits_from > span->count)
+        return "has a span in flight without rows, or with logits of others";
+    if (span->drafts != (span->rows ? 0 : span->count - 1))
+        return "has a span in flight whose rows are not what its drafts say";
+    if (span->drafts > 0 && !batch->tentative)
+        return "has drafts in flight in a step that does not verify";
+    if (span->rows ? span->final != (end == span->rows->end) : !span->final || span->logits_from > 0)
+        return "has a span in flight that does not say whether it is the last";
+    return span->final && span->logits_from == span->count ? "has a last span in flight that runs no head" : NULL;
+}
+
+/* The record says what follows from the request, and what the scheduler itself remembers of it (I7). */
+static const char *record_of_another(const struct sched_request *r, const struct batch_span *span,
+                                     const struct flight *flight)
+{
+    const int32_t end = span->first_position + span->count,
+                  wanted = sched_min(r->first_logits, r->end - 1) - span->first_position;
+    if ((span->first_position < r->end) != (span->rows != NULL) || span->request != r->id || span->slot != r->slot)
+        return "has a span in flight that is another kind of step, or another's";
+    if (flight->final != span->final || flight->first - flight->below != span->first_position ||
+        flight->first + flight->count != end)
+        return "has a span in flight that is not the one remembered";
+    return span->rows && span->logits_from != sched_max(0, sched_min(wanted, span->count))
+               ? "has a chunk in flight whose head runs on other rows than are wanted"
+               : NULL;
+}
+
+/* A chunk's ranges are its request's, however the prompt is cut (I6). What a step runs follows from its record, and the
+ * record from the request, so that every rank would do the same (I7). */
+static qr_status check_span(const struct sched *s, const struct batch *batch, const struct batch_span *span,
+                            const struct sched_request *r, qr_error *err)
+{
+    const struct flight *flight = flight_of(r, batch->step);
+    const char *odds = record_at_odds(batch, span);
+    if (!odds && flight)
+        odds = record_of_another(r, span, flight);
+    if (odds)
+        return broken(err, "I7", r, odds);
+    if (flight && span->rows && !ranges_follow(s, span, r))
         return broken(err, "I6", r, "has a chunk in flight with ranges of its own");
-    if (span->final != ends || (span->final && !draws))
-        return broken(err, "I7", r, "has a span in flight that does not say whether it is the last");
     return QR_OK;
+}
+
+/* A step verifies when a span of it has drafts, and its rows are those that its buffers were made for. */
+static qr_status check_batch(const struct sched *s, const struct out_batch *o, qr_error *err)
+{
+    int64_t rows = 0, logits = 0, drafts = 0;
+    for (int32_t b = 0; b < o->batch.count; b++) {
+        const struct batch_span *span = &o->batch.spans[b];
+        const qr_status st = check_span(s, &o->batch, span, o->request[b], err);
+        if (st != QR_OK)
+            return st;
+        rows += span->count;
+        logits += span->count - span->logits_from;
+        drafts += span->drafts;
+    }
+    if (o->batch.tentative == (drafts > 0) && rows <= s->options.max_rows && logits <= s->options.max_logits)
+        return QR_OK;
+    return qr_fail(err, QR_INTERNAL, "I7: step %llu %s, with %lld drafts in %lld rows, %lld of them with logits",
+                   (unsigned long long)o->batch.step, o->batch.tentative ? "verifies" : "does not verify", (long long)drafts,
+                   (long long)rows, (long long)logits);
 }
 
 static qr_status check_batches(const struct sched *s, qr_error *err)
 {
     qr_status st = QR_OK;
-    for (int32_t i = 0; i < s->out; i++) {
-        const struct out_batch *o = &s->ring[(s->ring_first + i) % (s->options.depth + 1)];
-        for (int32_t b = 0; st == QR_OK && b < o->batch.count; b++)
-            if (listens(o->request[b], o->batch.step))
-                st = check_span(s, &o->batch.spans[b], o->request[b], err);
-    }
+    for (int32_t i = 0; st == QR_OK && i < s->out; i++)
+        st = check_batch(s, &s->ring[(s->ring_first + i) % (s->options.depth + 1)], err);
     return st;
 }
 
