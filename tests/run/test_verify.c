@@ -1,3 +1,4 @@
+#include "support/chi_square.h"
 #include "support/support.h"
 
 #include <math.h>
@@ -81,33 +82,6 @@ static int emit_once(const struct table *t, bool block, uint64_t seed, uint32_t 
     return emitted * t->vocab + distribution_draw(&d, &noise);
 }
 
-/* The value that chi-square with k degrees of freedom passes once in 10,000 times (Wilson and Hilferty). */
-static double chi_square_limit(int k)
-{
-    const double z = 3.719016485455709;
-    return k * pow(1 - 2.0 / (9 * k) + z * sqrt(2.0 / (9 * k)), 3);
-}
-
-struct fit {
-    double chi_square;
-    int freedom;
-};
-
-static void add_bin(struct fit *f, double expected, double counted)
-{
-    if (expected >= 5) {
-        f->chi_square += (counted - expected) * (counted - expected) / expected;
-        f->freedom++;
-    } else if (expected == 0) {
-        assert_true(counted == 0); /* what the law forbids never happens */
-    }
-}
-
-static bool fits(const struct fit *f)
-{
-    return f->freedom <= 1 ? f->chi_square < 15.2 : f->chi_square < chi_square_limit(f->freedom - 1);
-}
-
 static double expected_of(const struct json *law, const struct table *t, int index)
 {
     for (const struct json *e = law->child; e; e = e->next) {
@@ -134,13 +108,13 @@ static bool follows_law(const struct json *line, bool block, uint32_t draft_tag)
     }
     for (int i = 0; i < MOST_SEQUENCES * 2 * MOST_VOCAB; i++)
         if (counts[i] > 0 || expected_of(json_get(law, "emitted"), &t, i) > 0)
-            add_bin(&emitted, expected_of(json_get(law, "emitted"), &t, i), counts[i]);
+            fit_add(&emitted, expected_of(json_get(law, "emitted"), &t, i), counts[i]);
     for (int a = 0; a <= t.n; a++) {
         double chance;
         assert_true(json_double(json_at(json_get(law, "accepted"), (size_t)a), &chance));
-        add_bin(&lengths, chance * ROUNDS, accepted[a]);
+        fit_add(&lengths, chance * ROUNDS, accepted[a]);
     }
-    return fits(&emitted) && fits(&lengths);
+    return fit_holds(&emitted) && fit_holds(&lengths);
 }
 
 static void for_each_law(void (*body)(const struct json *line))
