@@ -419,6 +419,52 @@ typedef struct qr_histogram {
 /* Upper bound of a bucket in seconds, the same for every histogram; infinity for the last. */
 QR_API double qr_histogram_bound(int bucket);
 
+/* Why a step of a request that decodes verified no draft. */
+typedef enum qr_rest {
+    QR_REST_NO_DRAFTER,          /* nothing drafts */
+    QR_REST_COST,                /* by what is known of drafts and of steps' times they make the answer slower */
+    QR_REST_TIMES,               /* the times of steps without drafts are not known yet */
+    QR_REST_END,                 /* the answer has room for one more token only */
+    QR_REST_CONFIDENCE,          /* the drafter's own confidence was too small (a speculation profile) */
+    QR_REST_LOST,                /* a draft pass that failed, or drafts that were dropped on the way */
+    QR_REST_REASONS
+} qr_rest;
+/* "no drafter", "cost", "times", "end", "confidence", "lost" */
+QR_API const char *qr_rest_name(qr_rest rest);
+
+/* What became of drafts. A step here is one request's part of a step that decodes, its row and its drafts; prompts never
+ * enter. emitted = decode_steps + accepted - dropped_by_stop; decode_steps = verify_steps + all rests. */
+enum { QR_MAX_DRAFTS = 7 };      /* that a step of a request verifies */
+typedef struct qr_draft_metrics {
+    uint64_t decode_steps;       /* all of them */
+    uint64_t verify_steps;       /* with at least one draft */
+    uint64_t proposed;           /* tokens that the drafter made, */
+    uint64_t verified;           /* that a step ran, */
+    uint64_t unverified;         /* that a step had and left out, */
+    uint64_t discarded;          /* that no step will see: their request was preempted, cancelled or failed */
+    uint64_t accepted;           /* of those verified; behind the end of an answer too */
+    uint64_t emitted;            /* tokens that decode steps brought */
+    uint64_t dropped_by_stop;    /* tokens behind the end of an answer */
+    uint64_t accepted_histogram[QR_MAX_DRAFTS + 1]; /* of verify steps, by drafts accepted */
+    uint64_t verified_histogram[QR_MAX_DRAFTS + 1]; /* of decode steps, by drafts verified */
+    /* of verify steps, for draft k: that ran it; that accepted all before it as well; that accepted it */
+    uint64_t position_verified[QR_MAX_DRAFTS], position_reached[QR_MAX_DRAFTS], position_accepted[QR_MAX_DRAFTS];
+    uint64_t rests[QR_REST_REASONS];
+    uint64_t draft_passes, drafted_requests; /* over that many requests */
+    double draft_seconds;        /* of those passes */
+    uint64_t batch_steps;        /* steps of the engine in which something was verified */
+    double verify_seconds;       /* of those steps */
+    /* ratios of these */
+    double acceptance_length_verify_steps; /* 1 + accepted / verify_steps; 0: none */
+    double acceptance_length_decode_steps; /* 1 + accepted / decode_steps; 0: none */
+    double acceptance_rate;      /* accepted / verified */
+    double unconditional[QR_MAX_DRAFTS]; /* P(draft k accepted | verified) */
+    double conditional[QR_MAX_DRAFTS];   /* P(draft k accepted | verified, all before it accepted) */
+    /* the drafter's estimate that draft k and all before it are accepted: its mean, to be held against `unconditional`, and
+     * its expected calibration error over 15 bins; -1: it makes none */
+    double survival_estimate[QR_MAX_DRAFTS], calibration_error[QR_MAX_DRAFTS];
+} qr_draft_metrics;
+
 typedef struct qr_metrics {
     size_t size;                 /* sizeof(qr_metrics), set by the caller; how much was filled in */
     uint64_t requests_submitted, requests_finished, requests_cancelled, requests_failed;
@@ -448,6 +494,7 @@ typedef struct qr_metrics {
     double longest_silence;      /* seconds since the last token of the running request that has been silent longest; 0: none
                                   * has said anything yet */
     uint64_t rows_backed_off;    /* rows that a bounded decoder's last chunks ran again */
+    qr_draft_metrics drafts;
 } qr_metrics;
 QR_API void qr_get_metrics(const qr_engine *engine, qr_metrics *out);
 

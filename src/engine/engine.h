@@ -8,6 +8,7 @@
 #define QR_ENGINE_ENGINE_H
 
 #include "cache/budget.h"
+#include "engine/draft_counts.h"
 #include "engine/payoff.h"
 #include "engine/request.h"
 #include "engine/speculate.h"
@@ -75,6 +76,7 @@ struct qr_engine {
     int32_t waiting;                /* requests in that state, */
     int32_t waiting_cancelled;      /* and how many of them want no turn any more */
     qr_metrics metrics;
+    struct draft_counts drafts;
     double last_step;               /* when the last step went well; 0: none has */
 };
 
@@ -129,6 +131,12 @@ struct task {
     int32_t drawn[SCHED_MAX_WIDTH]; /* those of the step in hand */
     struct payoff_request payoff;   /* of its drafts */
     struct draft_law *law;          /* NULL: none is needed */
+    struct task_drafts {
+        int32_t proposed;           /* for its next step */
+        qr_rest rest;               /* why there are none */
+        bool rated;                 /* the drafter said how sure it is: */
+        double survival[QR_MAX_DRAFTS]; /* of each draft and all before it */
+    } drafts;
     qr_finish finish;
     qr_usage usage;
 };
@@ -160,6 +168,8 @@ enum { TASK_BANS = 3 };
 int32_t task_bans(const struct task *t, int32_t made, struct id_list out[TASK_BANS]);
 /* Rows of its prompt and its next tokens, as many as drafts were right and one more: events are delivered, but the last one waits for generate_end. */
 void generate_rows(struct task *t, const struct span_rows *rows, struct sched_result *result);
+/* Drafts of the task that no step will see are counted as such. */
+void generate_discard(struct task *t);
 /* Delivers the last event and frees the task. */
 void generate_end(struct task *t, enum finish finish);
 

@@ -82,25 +82,27 @@ int32_t task_bans(const struct task *t, int32_t made, struct id_list out[TASK_BA
     return lists;
 }
 
+/* Token number `made` of the answer, from row `at` of the step's logits, which it leaves in *logits. */
+static qr_status draw_token(struct task *t, int32_t at, int32_t made, const float **logits, int32_t *token, qr_error *err)
+{
+    const struct request *r = t->r;
+    struct id_list banned[TASK_BANS];
+    const int32_t lists = task_bans(t, made, banned);
+    TRY(engine_logits(t->engine, at, logits, err));
+    const struct sampling_row row = {.logits = *logits, .counts = t->counts, .banned = banned,
+                                     .banned_lists = lists};
+    return sampling_draw(&r->sampling, &row, r->count + made - t->made, t->engine->sampler, token, err);
+}
+
 /* `at`: the row of the step's logits to draw from, and to score `given` by, a token that is drawn already; NULL. */
 static qr_status draw(struct task *t, int32_t at, const int32_t *given, int32_t *token, struct event *e, qr_error *err)
 {
-    struct qr_engine *engine = t->engine;
-    struct request *r = t->r;
-    const struct qr_model *model = engine->model;
+    const struct request *r = t->r;
+    const struct qr_model *model = t->engine->model;
     const float *logits;
-    struct id_list banned[TASK_BANS];
-    const int32_t lists = task_bans(t, t->made, banned);
-
-    qr_status st = engine_logits(engine, at, &logits, err);
-    if (st != QR_OK)
-        return st;
-    const struct sampling_row row = {.logits = logits, .counts = t->counts, .banned = banned,
-                                     .banned_lists = lists};
+    qr_status st = given ? engine_logits(t->engine, at, &logits, err) : draw_token(t, at, t->made, &logits, token, err);
     if (given)
         *token = *given;
-    else
-        st = sampling_draw(&r->sampling, &row, r->count, engine->sampler, token, err);
     if (st != QR_OK || r->logprobs < 0)
         return st;
     const int32_t best = top_count(t, r->logprobs);
@@ -209,6 +211,47 @@ static bool draft_stands(const struct task *t, const struct batch_span *span, co
     return t->token == span->tokens[span->count - span->drafts + i];
 }
 
+/* Drafts that are right, of which `right` were seen when the answer ended: the count does not depend on where answers end
+ * (speculation.md 4.7). */
+static int32_t right_behind_end(struct task *t, const struct span_rows *rows, int32_t right)
+{
+    const struct batch_span *span = rows->span;
+    const int32_t certain = span->count - span->drafts, seen = right;
+    int32_t token = t->token;
+    while (right < span->drafts && token == span->tokens[certain + right]) {
+        const float *logits;
+        qr_error err;
+        if (t->counts && right > seen)
+            token_counts_push(t->counts, token);
+        right++;
+        if (draw_token(t, rows->logits + certain - 1 + right - span->logits_from, t->made + right - seen - 1, &logits, &token,
+                       &err) != QR_OK)
+            break;
+    }
+    for (int32_t i = right - 1; t->counts && i > seen; i--)
+        token_counts_pop(t->counts, span->tokens[certain + i]);
+    return right;
+}
+
+/* Of a decode span whose answer got `emitted` tokens. */
+static void note_verdict(struct task *t, const struct batch_span *span, int32_t accepted, int32_t emitted)
+{
+    struct qr_engine *engine = t->engine;
+    const struct draft_verdict verdict = {.proposed = t->drafts.proposed,
+                                          .verified = span->drafts,
+                                          .accepted = accepted,
+                                          .emitted = emitted,
+                                          .rest = t->drafts.proposed > 0 ? QR_REST_LOST : t->drafts.rest,
+                                          .survival = t->drafts.rated ? t->drafts.survival : NULL};
+    t->usage.draft_steps += span->drafts > 0;
+    t->usage.draft_proposed += span->drafts;
+    t->usage.draft_accepted += accepted;
+    pthread_mutex_lock(&engine->lock);
+    draft_counts_verdict(&engine->drafts, &verdict);
+    pthread_mutex_unlock(&engine->lock);
+    t->drafts = (struct task_drafts){.rest = QR_REST_NO_DRAFTER};
+}
+
 /* The last row of what is certain, then those of drafts. Under match each draws the target's own token, and the next one
  * counts only when that is the draft it was run on (speculation.md 4.2, 4.3). */
 static qr_status answer_rows(struct task *t, const struct span_rows *rows, struct sched_result *result)
@@ -229,18 +272,31 @@ static qr_status answer_rows(struct task *t, const struct span_rows *rows, struc
             break;
     }
     result->accepted = certain + right;
+    if (result->finish != FINISH_NONE)
+        right = verdict.count > 0 ? verdict.count - (verdict.status == QR_OK) : right_behind_end(t, rows, right);
     if (span->drafts > 0)
         payoff_verified(&t->payoff, right);
-    t->usage.draft_steps += span->drafts > 0;
-    t->usage.draft_proposed += span->drafts;
-    t->usage.draft_accepted += right;
+    if (!span->rows)
+        note_verdict(t, span, right, result->token_count);
     return QR_OK;
+}
+
+void generate_discard(struct task *t)
+{
+    if (t->drafts.proposed == 0)
+        return;
+    pthread_mutex_lock(&t->engine->lock);
+    draft_counts_discard(&t->engine->drafts, t->drafts.proposed);
+    pthread_mutex_unlock(&t->engine->lock);
+    t->drafts = (struct task_drafts){.rest = QR_REST_LOST};
 }
 
 void generate_rows(struct task *t, const struct span_rows *rows, struct sched_result *result)
 {
     const struct batch_span *span = rows->span;
     qr_status st = QR_OK;
+    if (span->rows) /* of a prompt, or again of what was preempted */
+        generate_discard(t);
     if (atomic_load(&t->r->cancelled)) {
         sched_cancel(t->engine->sched, t->sched); /* its output is dropped */
         return;
@@ -344,6 +400,7 @@ void generate_end(struct task *t, enum finish finish)
     const qr_finish how = ended ? t->finish : QR_FINISH_CANCELLED;
     const qr_status st = finish == FINISH_FAILED ? t->status : QR_OK;
     struct event *e = last_event(t->r, t->pending, ended);
+    generate_discard(t);
     struct qr_engine *engine = t->engine;
     struct request *r = t->r;
     const qr_usage usage = t->usage;

@@ -8,6 +8,12 @@
 #include "engine/engine.h"
 #include "engine/histogram.h"
 
+const char *qr_rest_name(qr_rest rest)
+{
+    static const char *const names[] = {"no drafter", "cost", "times", "end", "confidence", "lost"};
+    return (unsigned)rest < QR_REST_REASONS ? names[rest] : "unknown";
+}
+
 const char *qr_finish_name(qr_finish finish)
 {
     static const char *const names[] = {"running", "stop", "length", "cancelled", "error"};
@@ -337,6 +343,7 @@ void qr_get_metrics(const qr_engine *given, qr_metrics *out)
     struct qr_engine *engine = (struct qr_engine *)given; /* the lock is not part of what the caller sees as const */
     pthread_mutex_lock(&engine->lock);
     qr_metrics m = engine->metrics;
+    draft_counts_told(&engine->drafts, &m.drafts);
     m.requests_waiting = (uint64_t)engine->waiting;
     m.requests_running = 0;
     const double now = clock_seconds();

@@ -69,9 +69,14 @@ static void note(struct payoff_request *r, bool drafts, bool tried)
     r->rested = 0;
 }
 
+bool payoff_known(const struct payoff *p)
+{
+    return p->plain.steps >= KNOWN_STEPS && p->verify.steps >= KNOWN_STEPS && p->plain.seconds > 0;
+}
+
 void payoff_choose(const struct payoff *p, struct payoff_request *const *requests, int32_t count, int32_t limit, bool *drafts)
 {
-    if (p->plain.steps < KNOWN_STEPS || p->verify.steps < KNOWN_STEPS || !(p->plain.seconds > 0)) {
+    if (!payoff_known(p)) {
         for (int32_t i = 0; i < count; i++)
             drafts[i] = p->verify.steps <= p->plain.steps;
         return;

@@ -28,6 +28,8 @@ struct payoff_request {
 enum { PAYOFF_REST = 32, PAYOFF_LONGEST_REST = 1024 }; /* steps; doubled with every trial that fails */
 void payoff_verified(struct payoff_request *r, int32_t right);
 
+/* Whether the times of both kinds of steps are known. */
+bool payoff_known(const struct payoff *p);
 /* Which of `count` requests, all that decode, shall draft `limit` tokens: those that together make most tokens a second. A
  * request that has rested long enough is tried whatever is known of it; until both kinds of steps are known they take
  * turns. Writes drafts[count]. */

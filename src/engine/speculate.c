@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "engine/draft_calibration.h"
 #include "engine/engine.h"
 
 /* A span of the step just run. */
@@ -20,6 +21,7 @@ struct speculation {
     struct noted *noted; /* [max_requests] */
     int32_t noted_count;
     struct payoff payoff;
+    int32_t proposed;              /* of the pass in hand */
     struct payoff_request **asked; /* [max_requests] of those that could draft */
     bool *pays;                    /* [max_requests] what came of it */
     struct task **drafting;        /* [max_requests] in the pass in hand */
@@ -31,6 +33,15 @@ struct speculation {
     int32_t *tokens, *sources;  /* MTP: [max_rows] */
     bool warned;
 };
+
+/* The counters of the engine, whose lock is held until unlock_counts. */
+static struct draft_counts *lock_counts(struct speculation *s)
+{
+    pthread_mutex_lock(&s->engine->lock);
+    return &s->engine->drafts;
+}
+
+static void unlock_counts(struct speculation *s) { pthread_mutex_unlock(&s->engine->lock); }
 
 /* ---- sizes ---- */
 
@@ -123,7 +134,7 @@ void speculation_close(struct speculation *s)
 void speculation_note(struct speculation *s, const struct batch *batch, double seconds)
 {
     const int32_t layers = s ? s->engine->model->plan.layers : 0;
-    int32_t row = 0, prefill = 0;
+    int32_t row = 0, prefill = 0, drafts = 0;
     if (!s)
         return;
     s->noted_count = batch->count;
@@ -136,6 +147,11 @@ void speculation_note(struct speculation *s, const struct batch *batch, double s
                                      .key_from = larger(from, span->first_position)};
         row += span->count;
         prefill += span->rows != NULL;
+        drafts += span->drafts;
+    }
+    if (drafts > 0) {
+        draft_counts_step(lock_counts(s), seconds);
+        unlock_counts(s);
     }
     if (prefill == 0 && row > 0)
         payoff_step(&s->payoff, batch->count, row, seconds);
@@ -178,6 +194,10 @@ static void propose(struct speculation *s, int32_t count)
     for (int32_t i = 0; i < count; i++)
         if (s->made[i] > 0)
             sched_draft(s->engine->sched, s->drafting[i]->sched, s->drafts + (int64_t)i * s->choice.limit, s->made[i]);
+    for (int32_t i = 0; i < count; i++) {
+        s->drafting[i]->drafts.proposed = s->made[i];
+        s->proposed += s->made[i];
+    }
 }
 
 /* The task of a span whose request could draft; NULL. */
@@ -187,7 +207,15 @@ static struct task *could_draft(const struct speculation *s, const struct noted 
     return t && t->r && may_draft(n->request, s->choice.least) ? t : NULL;
 }
 
-/* Of those that could, the ones that shall (6.8). Returns how many. */
+/* Why a task drafts nothing; once it has drafts that is forgotten. */
+static qr_rest why_not(const struct speculation *s, bool could, bool drafts)
+{
+    if (drafts)
+        return QR_REST_LOST; /* until there are some */
+    return !could ? QR_REST_END : payoff_known(&s->payoff) ? QR_REST_COST : QR_REST_TIMES;
+}
+
+/* Of those that could, the ones that shall (6.8), and why the others do not. Returns how many. */
 static int32_t choose(struct speculation *s)
 {
     int32_t count = 0, chosen = 0;
@@ -202,13 +230,27 @@ static int32_t choose(struct speculation *s)
         payoff_choose(&s->payoff, s->asked, count, s->choice.limit, s->pays);
     count = 0;
     for (int32_t b = 0; b < s->noted_count; b++) {
-        s->noted[b].drafts = could_draft(s, &s->noted[b]) && s->pays[count++];
-        chosen += s->noted[b].drafts;
+        struct noted *n = &s->noted[b];
+        struct task *t = n->request ? n->request->owner : NULL;
+        const bool could = could_draft(s, n);
+        n->drafts = could && s->pays[count++];
+        chosen += n->drafts;
+        if (t)
+            t->drafts = (struct task_drafts){.rest = why_not(s, could, n->drafts)};
     }
     return chosen;
 }
 
 /* ---- DSpark ---- */
+
+/* What the drafter thinks of draft k of request i of the pass, and of all before it. */
+static void rate(struct speculation *s, int32_t k, int32_t i)
+{
+    struct task_drafts *d = &s->drafting[i]->drafts;
+    const double logit = block_drafts_confidence(runner_blocks(s->engine->runner), i);
+    d->survival[k] = (k > 0 ? d->survival[k - 1] : 1) * calibration_confidence(logit, 1);
+    d->rated = true;
+}
 
 /* Slot k of every block, behind what stands before it. A request whose row cannot be drawn from ends its drafts there. */
 static qr_status next_slot(struct speculation *s, int32_t k, int32_t count, qr_error *err)
@@ -217,6 +259,7 @@ static qr_status next_slot(struct speculation *s, int32_t k, int32_t count, qr_e
     TRY(runner_block_next(runner, k, s->before, err));
     for (int32_t i = 0; i < count; i++) {
         int32_t *draft = s->drafts + (int64_t)i * s->choice.limit + k;
+        rate(s, k, i);
         if (s->made[i] < k || !draw(s, s->drafting[i], block_drafts_logits(runner_blocks(runner), i), k, draft))
             continue;
         s->made[i] = k + 1;
@@ -299,9 +342,14 @@ void speculation_draft(struct speculation *s)
         return;
     const double start = clock_seconds();
     const int32_t chosen = choose(s);
+    s->proposed = 0;
     qr_status st = s->choice.drafter == QR_DRAFTER_DSPARK ? draft_blocks(s, &err) : draft_serially(s, &err);
-    if (chosen > 0)
-        payoff_draft(&s->payoff, chosen, clock_seconds() - start);
+    if (chosen > 0) {
+        const double seconds = clock_seconds() - start;
+        payoff_draft(&s->payoff, chosen, seconds);
+        draft_counts_pass(lock_counts(s), chosen, s->proposed, seconds);
+        unlock_counts(s);
+    }
     if (st != QR_OK && !s->warned)
         qr_logf(&s->engine->model->log, QR_LOG_WARN, "no drafts: %s", err.message);
     s->warned |= st != QR_OK;
