@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "cli/commands.h"
 #include "cli/events.h"
+#include "cli/interrupt.h"
 #include "cli/loaded.h"
 #include "cli/plural.h"
 #include "cli/request_members.h"
@@ -49,6 +50,7 @@ struct work {
     struct item *items;
     size_t count, capacity;
     bool quiet, warned;
+    bool interrupted;           /* no request is begun any more */
 };
 
 /* ---- reading ---- */
@@ -220,12 +222,27 @@ static bool drain(struct work *w, struct item *item, int timeout_ms)
     return err.status != QR_BUSY;
 }
 
+/* Ends what runs; what was not begun says why. */
+static void interrupt(struct work *w)
+{
+    w->interrupted = true;
+    for (size_t i = 0; i < w->count; i++) {
+        struct item *item = &w->items[i];
+        if (item->submitted && !item->done)
+            qr_cancel(w->loaded.engine, item->handle);
+        else if (!item->submitted && item->error.status == QR_OK)
+            qr_fail(&item->error, QR_CANCELLED, "interrupted before it was begun");
+    }
+}
+
 /* One more than runs at once waits for each that runs, so that no step lacks a request for want of a poll. */
 static void run_items(struct work *w, const struct generate_options *o, const size_t *order)
 {
     size_t next = 0, running = 0, first = 0;
     const size_t ahead = o->concurrency > 1 ? 2 * (size_t)o->concurrency : 1;
     while (first < w->count) {
+        if (!w->interrupted && interrupt_taken())
+            interrupt(w);
         while (next < w->count && running < ahead) {
             struct item *item = &w->items[order[next++]];
             if (item->error.status != QR_OK)
@@ -346,6 +363,15 @@ static qr_status write_items(const struct work *w, qr_error *err)
     return st;
 }
 
+/* Requests with a whole answer. */
+static size_t answered(const struct work *w)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < w->count; i++)
+        count += w->items[i].error.status == QR_OK && w->items[i].finish != QR_FINISH_CANCELLED;
+    return count;
+}
+
 static void free_work(struct work *w)
 {
     loaded_close(&w->loaded);
@@ -387,9 +413,13 @@ static qr_status generate_all(const struct generate_options *o, size_t *failed, 
             order[i] = i;
         if (o->has_shuffle)
             shuffle(order, w.count, o->shuffle);
+        interrupt_catch(true);
         run_items(&w, o, order);
         st = write_items(&w, err);
     }
+    if (st == QR_OK && w.interrupted)
+        st = qr_fail(err, QR_CANCELLED, "interrupted: %zu of %zu requests have their answer, what there is of the others is "
+                     "written too", answered(&w), w.count);
     for (size_t i = 0; i < w.count; i++)
         *failed += w.items[i].error.status != QR_OK;
     qr_free(order);
