@@ -61,8 +61,8 @@ static int unknown(const char *name)
     for (const struct command *c = commands; c->name; c++)
         if (name[0] != '-' && (nearest[0] == '-' || edit_distance(name, c->name) < edit_distance(name, nearest)))
             nearest = c->name;
-    fprintf(stderr, "quire: unknown %s %s; the nearest is %s\nTry 'quire --help'.\n",
-            name[0] == '-' ? "option" : "command", name, nearest);
+    fprintf(stderr, "quire: unknown %s %s%s\nTry 'quire --help'.\n", name[0] == '-' ? "option" : "command", name,
+            nearest_hint(name, nearest).text);
     return 2;
 }
 

@@ -72,5 +72,5 @@ int report_failure(const char *command, const qr_error *err)
 {
     fflush(stdout);
     fprintf(stderr, "quire %s: %s\n", command, *err->message ? err->message : qr_status_name(err->status));
-    return err->status == QR_REFUSED ? 3 : 1;
+    return err->status == QR_REFUSED ? 3 : err->status == QR_BAD_ARGUMENT ? 2 : 1;
 }

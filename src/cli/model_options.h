@@ -160,7 +160,7 @@ qr_engine_options model_options_engine(const struct model_options *m);
 struct qr_log model_options_log(const struct model_options *m);
 
 /* Prints "quire COMMAND: message" and returns the exit status that belongs to err->status: 3 when refused before
- * loading, otherwise 1. */
+ * loading, 2 when an option asks for what this model does not take (QR_BAD_ARGUMENT), otherwise 1. */
 int report_failure(const char *command, const qr_error *err);
 
 #endif

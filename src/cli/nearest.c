@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "cli/nearest.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define LONGEST 63
@@ -27,4 +28,14 @@ int edit_distance(const char *a, const char *b)
         }
     }
     return row[nb];
+}
+
+bool near_enough(const char *written, int distance) { return 3 * distance <= (int)strnlen(written, LONGEST); }
+
+struct nearest_hint nearest_hint(const char *written, const char *name)
+{
+    struct nearest_hint hint = {.text = ""};
+    if (near_enough(written, edit_distance(written, name)))
+        snprintf(hint.text, sizeof hint.text, "; the nearest is %.70s", name);
+    return hint;
 }

@@ -127,6 +127,8 @@ static int unknown_option(const struct command_line *line, const char *argument)
     for (const struct option *o = line->options; !is_last(o); o++)
         if ((!o->help || *o->help) && distance_of(name, o) < distance_of(name, nearest))
             nearest = o; /* one that the help lists */
+    if (!near_enough(name, distance_of(name, nearest)))
+        return options_wrong(line, "unknown option %s", argument);
     return options_wrong(line, "unknown option %s; the nearest is --%s", argument, nearest->name);
 }
 
@@ -289,6 +291,32 @@ static int store(const struct command_line *line, const struct option *o, const 
     return 0;
 }
 
+enum { ROWS_NOTED = 128 };
+
+static void note_given(struct command_line *line, const struct option *o)
+{
+    const ptrdiff_t row = o - line->options;
+    if (row < ROWS_NOTED)
+        line->given[row / 64] |= (uint64_t)1 << row % 64;
+}
+
+const struct option *options_given(const struct command_line *line, const struct option *after)
+{
+    for (const struct option *o = after ? after + 1 : line->options; !is_last(o); o++) {
+        const ptrdiff_t row = o - line->options;
+        if (row < ROWS_NOTED && line->given[row / 64] >> row % 64 & 1)
+            return o;
+    }
+    return NULL;
+}
+
+bool option_among(const struct option *o, const char *names)
+{
+    char word[72];
+    snprintf(word, sizeof word, " %.68s ", o->name ? o->name : "");
+    return o->name && strstr(names, word);
+}
+
 /* ---- the line ---- */
 
 static bool wants_help(const struct command_line *line, int argc, char **argv)
@@ -330,6 +358,7 @@ static int parse_option(struct command_line *line, int argc, char **argv, int *i
             return options_wrong(line, "%s needs a value: %s", written, o->value ? o->value : "VALUE");
         value = argv[++*i];
     }
+    note_given(line, o);
     return store(line, o, written, value);
 }
 
@@ -338,6 +367,7 @@ bool options_parse(struct command_line *line, int argc, char **argv, int *status
     *status = 0;
     line->arguments = argv;
     line->argument_count = 0;
+    memset(line->given, 0, sizeof line->given);
     if (wants_help(line, argc, argv)) {
         options_usage(line);
         return false;

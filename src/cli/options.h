@@ -49,12 +49,17 @@ struct command_line {
     int least, most; /* how many arguments there may be */
     char **arguments;
     int argument_count;
+    uint64_t given[2]; /* a bit for each row of the table, the first 128 */
 };
 
 /* Reads argv[1..argc-1] (argv[0] is the command's name). True: go on. False: leave with *status, after --help (0) or a
  * wrong line (2, one sentence was printed on standard error). The order of argv is changed. */
 bool options_parse(struct command_line *line, int argc, char **argv, int *status);
 void options_free(const struct option *options);
+/* The first row behind `after` (NULL: of all) that the line gives, in the table's order; NULL: there is none. */
+const struct option *options_given(const struct command_line *line, const struct option *after);
+/* Whether its name is one of `names`, each with a blank before and after it. */
+bool option_among(const struct option *o, const char *names);
 
 /* Prints the usage as --help does. */
 void options_usage(const struct command_line *line);

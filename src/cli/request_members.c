@@ -46,7 +46,8 @@ static void unknown(const struct json *member, char *sentence, size_t size)
     snprintf(name, sizeof name, "%.*s", (int)(member->key_length < 60 ? member->key_length : 60), member->key);
     look_nearer(of_any, name, &nearest);
     look_nearer(of_chat, name, &nearest);
-    snprintf(sentence, size, "\"%s\" is no member of a request and is ignored; the nearest is %s", name, nearest);
+    snprintf(sentence, size, "\"%s\" is no member of a request and is ignored%s", name,
+             nearest_hint(name, nearest).text);
 }
 
 bool request_members_ignored(const struct json *line, char *sentence, size_t size)

@@ -155,12 +155,12 @@ static qr_status check_profile(const struct model_plan *p, qr_error *err)
 {
     const struct qr_config *c = &p->config;
     if (p->profile == QR_PROFILE_REFERENCE && c->stored_w8a8)
-        return qr_fail(err, QR_BAD_CONFIG, "the folder holds INT8 weights (quant_method w8a8-int8): profile is "
+        return qr_fail(err, QR_BAD_ARGUMENT, "the folder holds INT8 weights (quant_method w8a8-int8): profile is "
                                            "reference, wanted w8a8");
     if (p->profile == QR_PROFILE_REFERENCE)
         return QR_OK;
     if (c->family != QR_FAMILY_V4)
-        return qr_fail(err, QR_BAD_CONFIG, "profile is w8a8, DeepSeek-V4.1 has the reference profile only");
+        return qr_fail(err, QR_BAD_ARGUMENT, "profile is w8a8, DeepSeek-V4.1 has the reference profile only");
     if (c->sliding_window != 128)
         return qr_fail(err, QR_BAD_CONFIG, "profile w8a8: sliding_window is %d, wanted 128", (int)c->sliding_window);
     for (int32_t i = 0; i < p->layers; i++)

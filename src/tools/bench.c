@@ -22,7 +22,7 @@
 struct bench_options {
     struct bench_step step;
     const char *op, *in; /* op */
-    bool has_batch, has_rows, has_tokens, has_chunk, has_context, has_steps;
+    bool has_batch, has_rows, has_tokens, has_chunk, has_context;
     bool replay; /* prefill */
 };
 
@@ -242,20 +242,36 @@ static qr_status bench_rows(const struct bench_options *o, qr_error *err)
 
 /* ---- the command ---- */
 
+#define ALL_TAKE " json quiet log-level "
+#define MACHINE_TAKES " device threads "
+/* Of steps without an engine around them (tools/opened.h). */
+#define STEPS_TAKE MACHINE_TAKES "model profile max-model-len kv-ram-bytes block-size kv-cache-dtype index-cache-dtype "
+/* Of engines: all but the lengths and places that a measurement sets by itself. */
+#define ENGINE_TAKES                                                                                                   \
+    MACHINE_TAKES "model profile kv-ram-bytes block-size kv-cache-dtype index-cache-dtype max-num-batched-tokens "     \
+                  "decoder-replay decoder-swa-bounded-replay no-decoder-swa-bounded-replay encoder-replay "            \
+                  "encoder-swa-bounded-replay no-encoder-swa-bounded-replay max-prefill-tokens-per-step "              \
+                  "attn-prefill-chunk-size long-prefill-cap scheduler-delay-factor method num-speculative-tokens "     \
+                  "draft-width verifier draft-sampling forced-acceptance-length "
+
 static const struct bench_what {
     const char *name;
     qr_status (*run)(const struct bench_options *o, qr_error *err);
-    const char *takes; /* options of some only, a blank before and after each */
+    const char *takes; /* options, a blank before and after each; every other one is refused */
     bool of_file;      /* of an operator's file instead of a model */
+    bool plans;        /* options of features that are not built are refused by the plan (runtime.md 11) */
 } whats[] = {
-    {"memory", bench_memory, "", false},
-    {"op", bench_op, " in steps ", true},
-    {"text", bench_text, " model ", false},
-    {"load", bench_load, " model ", false},
-    {"decode", bench_decode, " model batch rows mtp context steps ", false},
-    {"prefill", bench_prefill, " model tokens chunk context replay ", false},
-    {"serve", bench_serve, " model batch tokens ", false},
-    {"rows", bench_rows, " model tokens ", false},
+    {"memory", bench_memory, ALL_TAKE "threads ", false, false},
+    {"op", bench_op, ALL_TAKE MACHINE_TAKES "in steps ", true, false},
+    {"text", bench_text, ALL_TAKE "model ", false, false},
+    {"load", bench_load,
+     ALL_TAKE ENGINE_TAKES "max-model-len max-num-seqs no-prefix-caching prefix-provenance prompt-profile "
+                           "state-checkpoint-interval-tokens ",
+     false, true},
+    {"decode", bench_decode, ALL_TAKE STEPS_TAKE "batch rows mtp context steps ", false, true},
+    {"prefill", bench_prefill, ALL_TAKE STEPS_TAKE "tokens chunk context replay ", false, true},
+    {"serve", bench_serve, ALL_TAKE ENGINE_TAKES "batch tokens ", false, true},
+    {"rows", bench_rows, ALL_TAKE "model tokens ", false, false},
 };
 enum { WHATS = sizeof whats / sizeof *whats };
 
@@ -269,24 +285,20 @@ static const struct bench_what *find_what(const struct command_line *line, int *
         if (edit_distance(name, whats[i].name) < edit_distance(name, nearest->name))
             nearest = &whats[i];
     }
-    *status = options_wrong(line, "unknown figures \"%s\", wanted " WHAT_WORDS "; the nearest is %s", name, nearest->name);
+    *status = options_wrong(line, "unknown figures \"%s\", wanted " WHAT_WORDS "%s", name,
+                            nearest_hint(name, nearest->name).text);
     return NULL;
 }
+
+/* Of one that is not built: no help lists it. */
+static bool is_feature(const struct option *o) { return o->help && !*o->help; }
 
 /* 0, or 2 after a sentence about what is missing or has no meaning here. */
 static int check_options(const struct command_line *line, const struct bench_what *what, const struct bench_options *o)
 {
-    const struct {
-        const char *name;
-        bool given;
-    } some[] = {{"model", o->step.model.model}, {"in", o->in}, {"batch", o->has_batch}, {"rows", o->has_rows}, {"mtp", o->step.mtp}, {"tokens", o->has_tokens},
-                {"chunk", o->has_chunk}, {"replay", o->replay}, {"context", o->has_context}, {"steps", o->has_steps}};
-    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
-        char word[16];
-        snprintf(word, sizeof word, " %s ", some[i].name);
-        if (some[i].given && !strstr(what->takes, word))
-            return options_wrong(line, "--%s says nothing to %s", some[i].name, what->name);
-    }
+    for (const struct option *given = NULL; (given = options_given(line, given));)
+        if (!option_among(given, what->takes) && !(what->plans && is_feature(given)))
+            return options_wrong(line, "--%s says nothing to %s", given->name, what->name);
     if (o->step.mtp && o->has_rows && o->step.rows != 2)
         return options_wrong(line, "--rows is %d, wanted 2 with --mtp", o->step.rows);
     if (o->replay && o->has_context)
@@ -295,9 +307,6 @@ static int check_options(const struct command_line *line, const struct bench_wha
         return options_wrong(line, "argument \"%s\" is one too many", o->op);
     if (what->of_file ? !o->in : !o->step.model.model && what->run != bench_memory)
         return options_wrong(line, "%s is missing", what->of_file ? "--in FILE" : "--model DIR");
-    if ((o->step.model.method || o->step.model.speculative_tokens) && what->run != bench_serve)
-        return options_wrong(line, "--%s says nothing to bench %s", o->step.model.method ? "method" : "num-speculative-tokens",
-                             what->name);
     return op_check_name(line, o->op);
 }
 
@@ -324,7 +333,7 @@ int tool_bench(int argc, char **argv)
          .help = "prefill: rows a step; default: the whole prompt, with --replay 2048", .least = 1, .most = 1 << 20},
         {.name = "context", .kind = OPTION_INT, .target = &o.step.context, .given = &o.has_context, .value = "N",
          .help = "decode, prefill: tokens cached before the first step; default 0", .least = 0, .most = 1 << 20},
-        {.name = "steps", .kind = OPTION_INT, .target = &o.step.steps, .given = &o.has_steps, .value = "N", .help = "decode: steps timed, op: calls; default 8",
+        {.name = "steps", .kind = OPTION_INT, .target = &o.step.steps, .value = "N", .help = "decode: steps timed, op: calls; default 8",
          .least = 1, .most = 100000},
         {.name = "json", .kind = OPTION_FLAG, .target = &o.step.json, .help = "one JSON object on standard output"},
         {0}};

@@ -195,8 +195,8 @@ int op_check_name(const struct command_line *line, const char *name)
     for (int32_t i = 0; (h = op_harness_at(i)); i++)
         if (edit_distance(name, h->name) < edit_distance(name, nearest->name))
             nearest = h;
-    return options_wrong(line, "operator \"%s\" is none of those that quire op --list names; the nearest is %s", name,
-                         nearest->name);
+    return options_wrong(line, "operator \"%s\" is none of those that quire op --list names%s", name,
+                         nearest_hint(name, nearest->name).text);
 }
 
 static int list(const char *name, bool json)
@@ -252,6 +252,8 @@ int tool_op(int argc, char **argv)
         return options_wrong(&line, "--out FILE is missing (or --check, --against or --time)");
 
     qr_status st = op_tool_run(&o, &passed, &err);
+    if (st == QR_BAD_ARGUMENT) /* of the file's arrays: nothing is wrong with the line */
+        err.status = QR_BAD_FILE;
     if (st == QR_OK && !passed)
         st = qr_fail(&err, QR_BAD_FILE, "%s: outputs are outside the tolerance", o.in);
     return st == QR_OK ? 0 : report_failure("op", &err);

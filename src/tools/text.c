@@ -37,8 +37,8 @@ static int unknown_part(const char *name)
     for (const struct part *p = parts; p->name; p++)
         if (edit_distance(name, p->name) < edit_distance(name, nearest))
             nearest = p->name;
-    fprintf(stderr, "quire text: unknown %s %s; the nearest part is %s\nTry 'quire text --help'.\n",
-            name[0] == '-' ? "option" : "part", name, nearest);
+    fprintf(stderr, "quire text: unknown %s %s%s\nTry 'quire text --help'.\n", name[0] == '-' ? "option" : "part", name,
+            nearest_hint(name, nearest).text);
     return 2;
 }
 

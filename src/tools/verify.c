@@ -255,6 +255,9 @@ int tool_verify(int argc, char **argv)
         return status;
     if (!v.model.model)
         return options_wrong(&line, "--model DIR is missing");
+    for (const struct option *o = NULL; v.files_only && (o = options_given(&line, o));)
+        if (option_among(o, " device profile "))
+            return options_wrong(&line, "--%s says nothing to --files-only, which leaves the machine out", o->name);
     v.log = model_options_log(&v.model);
     arena_init(&v.defects.arena, 0);
     arena_init(&v.faults.arena, 0);

@@ -155,6 +155,8 @@ static void a_wrong_line_says_what_and_what_was_wanted(void **state)
     wrong("--n=4", "unknown option --n=4; the nearest is -n");
     wrong("--h", "nearest is -h");
     wrong("-x", "unknown option -x");
+    wrong("--tensor-parallel-size 2", "quire test: unknown option --tensor-parallel-size\n"); /* nothing is like it */
+    wrong("--method mtp", "quire test: unknown option --method\n");
     wrong("--hlep", "nearest is --help");
     wrong("--raw=1", "--raw takes no value");
     wrong("--file", "--file needs a value: FILE");

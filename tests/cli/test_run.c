@@ -230,6 +230,7 @@ static void what_fails_says_so_in_one_sentence_and_a_status(void **state)
         {QUIRE(RUN, "--raw", "--json-schema", "a", "hi"), 2, "--json-schema says nothing to --raw"},
         {QUIRE(RUN, "--raw", "--prompt-profile", "v41", "hi"), 2, "--prompt-profile says nothing to --raw"},
         {QUIRE(RUN, "--device", "abacus", "hi"), 2, "--device is \"abacus\", wanted cpu"},
+        {QUIRE(RUN, "--profile", "w8a8", "hi"), 2, "profile is w8a8, DeepSeek-V4.1 has the reference profile only"},
         {QUIRE(RUN, "--profile", "w4a4", "hi"), 2, "--profile is \"w4a4\", wanted reference|w8a8"},
         {QUIRE(RUN, "--image", broken, "hi"), 3, "E12"},
         {QUIRE(RUN, "--tools", broken, "hi"), 1, "broken.json: not valid JSON"},

@@ -115,7 +115,7 @@ static void impossible_topologies_and_profiles_are_refused(void **state)
     struct model_plan p;
     qr_error err = {0};
     struct qr_config c = config_of(V41_FLASH);
-    assert_int_equal(plan_make(&c, QR_PROFILE_W8A8, &p, &err), QR_BAD_CONFIG);
+    assert_int_equal(plan_make(&c, QR_PROFILE_W8A8, &p, &err), QR_BAD_ARGUMENT);
     c.compress_ratios[1] = 2;
     assert_int_equal(plan_make(&c, QR_PROFILE_REFERENCE, &p, &err), QR_BAD_CONFIG);
     assert_non_null(strstr(err.message, "layer 1"));
@@ -125,7 +125,7 @@ static void impossible_topologies_and_profiles_are_refused(void **state)
     assert_int_equal(plan_make(&c, QR_PROFILE_W8A8, &p, &err), QR_BAD_CONFIG);
     assert_int_equal(plan_make(&c, QR_PROFILE_REFERENCE, &p, &err), QR_OK);
     c.stored_w8a8 = true;
-    assert_int_equal(plan_make(&c, QR_PROFILE_REFERENCE, &p, &err), QR_BAD_CONFIG);
+    assert_int_equal(plan_make(&c, QR_PROFILE_REFERENCE, &p, &err), QR_BAD_ARGUMENT);
 }
 
 static void visible_rows_depend_on_the_position_alone(void **state)

@@ -134,6 +134,14 @@ class Bench(unittest.TestCase):
                            (["rows", *model, "--in", "x"], "--in says nothing to rows"),
                            (["decode", *model, "--mtp", "--rows", "4"], "--rows is 4, wanted 2 with --mtp"),
                            (["op", "--in", "x", *model], "--model says nothing to op"),
+                           (["memory", "--device", "cpu"], "--device says nothing to memory"),
+                           (["text", *model, "--threads", "1"], "--threads says nothing to text"),
+                           (["rows", *model, "--tp", "2"], "--tp says nothing to rows"),
+                           (["decode", *model, "--max-num-seqs", "4"], "--max-num-seqs says nothing to decode"),
+                           (["prefill", *model, "--decoder-replay", "exact"], "--decoder-replay says nothing to prefill"),
+                           (["prefill", *model, "--method", "none"], "--method says nothing to prefill"),
+                           (["serve", *model, "--no-prefix-caching"], "--no-prefix-caching says nothing to serve"),
+                           (["op", "--in", "x", "--profile", "w8a8"], "--profile says nothing to op"),
                            (["load", "rotate", *model], 'argument "rotate" is one too many'),
                            (["load"], "--model DIR is missing")):
             status, out, err = bench(*line)
@@ -145,7 +153,7 @@ class Bench(unittest.TestCase):
         self.assertEqual(bench("decode")[0], 2)
         self.assertEqual(bench("nothing", "--model", f"{MODELS}/tiny-v41")[0], 2)
         status, out, err = bench("decode", "--model", f"{MODELS}/tiny-v41", "--rows", "9")
-        self.assertEqual((status, out), (1, ""))
+        self.assertEqual((status, out), (2, ""))
         self.assertIn("--rows 9", err)
 
     def test_values_out_of_range_are_refused_with_the_range(self):

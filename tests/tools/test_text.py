@@ -101,7 +101,7 @@ def status(line, wanted, said):
 
 status([], 2, "Usage: quire text PART")
 status(["--help"], 0, "tokenize")
-status(["tokenise"], 2, "the nearest part is tokenize")
+status(["tokenise"], 2, "the nearest is tokenize")
 status(["tokenize"], 2, "--tokenizer DIR is missing")
 status(["tokenize", "--tokenizer", "no/such"], 1, "no/such/tokenizer.json: cannot open")
 status(["tokenize", "--tokenizer", TINY, "--in", "no/such"], 1, "no/such: cannot open")

@@ -311,6 +311,12 @@ class Verify(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertIn("absent", err)
 
+    def test_options_of_the_machine_say_nothing_to_files_alone(self):
+        for option in (("--device", "cpu"), ("--profile", "reference")):
+            status, out, err = quire("verify", "--model", f"{MODELS}/tiny-v41", "--files-only", *option)
+            self.assertEqual((status, out), (2, ""))
+            self.assertIn(f"{option[0]} says nothing to --files-only", err)
+
     def test_the_bundled_models_pass_whole(self):
         for model in ("tiny-v41", "tiny-v4"):
             status, out, err = quire("verify", "--model", f"{MODELS}/{model}", "--json")
