@@ -117,12 +117,17 @@ static void read_sizes(struct config_reader *r, struct qr_config *c)
 static void read_arithmetic(struct config_reader *r, struct qr_config *c)
 {
     config_float(r, "swiglu_limit", NULL, 0, 3e38, &c->swiglu_limit);
-    if (config_float(r, "rms_norm_eps", "norm_eps", 0, 1, &c->rms_norm_eps) && c->rms_norm_eps < 1.17549435e-38f)
-        config_problem(r, NULL, "rms_norm_eps is %g, wanted a positive normal binary32 number", c->rms_norm_eps);
-    config_float(r, "routed_scaling_factor", "route_scale", -3e38, 3e38, &c->routed_scaling_factor);
+    if (config_float(r, "rms_norm_eps", "norm_eps", 0, 1, &c->rms_norm_eps) &&
+        (c->rms_norm_eps < 1.17549435e-38f || c->rms_norm_eps >= 1))
+        config_problem(r, NULL, "rms_norm_eps is %g, wanted a positive normal binary32 number below 1", c->rms_norm_eps);
+    if (config_float(r, "routed_scaling_factor", "route_scale", 0, 3e38, &c->routed_scaling_factor) &&
+        c->routed_scaling_factor < 1.17549435e-38f)
+        config_problem(r, NULL, "routed_scaling_factor is %g, wanted a positive normal binary32 number",
+                       c->routed_scaling_factor);
     config_int(r, "hc_mult", NULL, 1, QR_MAX_STREAMS, &c->hc_mult);
     config_int(r, "hc_sinkhorn_iters", NULL, 1, 10000, &c->hc_sinkhorn_iters);
-    config_float(r, "hc_eps", NULL, 0, 1, &c->hc_eps);
+    if (config_float(r, "hc_eps", NULL, 0, 1, &c->hc_eps) && c->hc_eps >= 1)
+        config_problem(r, NULL, "hc_eps is %g, wanted a number below 1", c->hc_eps);
     config_must_be_text(r, config_find(r, "hidden_act", NULL), NULL, "hidden_act", "silu", false);
     config_must_be_text(r, config_find(r, "scoring_func", "score_func"), NULL, "scoring_func", "sqrtsoftplus", true);
     config_must_be_text(r, config_find(r, "topk_method", NULL), NULL, "topk_method", "noaux_tc", false);
@@ -156,6 +161,12 @@ void config_common(struct config_reader *r, struct qr_config *c)
     if (c->n_experts_per_tok > c->n_routed_experts)
         config_rule(r, NULL, "num_experts_per_tok is %d, wanted at most n_routed_experts %d",
                     (int)c->n_experts_per_tok, (int)c->n_routed_experts);
+    if (c->sliding_window > c->max_position_embeddings)
+        config_rule(r, NULL, "sliding_window is %d, wanted at most max_position_embeddings %d", (int)c->sliding_window,
+                    (int)c->max_position_embeddings);
+    if (c->rope_beta_fast > 0 && c->rope_beta_fast <= c->rope_beta_slow)
+        config_rule(r, NULL, "rope_scaling.beta_fast is %g, wanted more than beta_slow %g", c->rope_beta_fast,
+                    c->rope_beta_slow);
     if (c->o_groups > 0 && c->num_attention_heads % c->o_groups)
         config_rule(r, NULL, "num_attention_heads is %d, wanted a multiple of o_groups %d",
                     (int)c->num_attention_heads, (int)c->o_groups);

@@ -102,6 +102,26 @@ static void two_spellings_that_disagree_are_refused(void **state)
     qr_free(v4);
 }
 
+static void values_that_no_arithmetic_can_use_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *to, *said;
+    } odd[] = {
+        {"\"routed_scaling_factor\": 1.5", "\"routed_scaling_factor\": 0", "routed_scaling_factor is 0, wanted a positive"},
+        {"\"routed_scaling_factor\": 1.5", "\"routed_scaling_factor\": -1", "routed_scaling_factor is -1, wanted"},
+        {"\"hc_eps\": 1e-06", "\"hc_eps\": 1", "hc_eps is 1, wanted a number below 1"},
+        {"\"rms_norm_eps\": 1e-06", "\"rms_norm_eps\": 1", "rms_norm_eps is 1, wanted"},
+        {"\"max_position_embeddings\": 1048576", "\"max_position_embeddings\": 100",
+         "sliding_window is 128, wanted at most max_position_embeddings 100"},
+        {"\"beta_fast\": 32", "\"beta_fast\": 1", "rope_scaling.beta_fast is 1, wanted more than beta_slow 1"},
+    };
+    char *v4 = text_of("tests/data/config/v4-flash.json");
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
+        expect_refused(v4, odd[i].from, odd[i].to, odd[i].said);
+    qr_free(v4);
+}
+
 static void released_v4_files_are_recognised(void **state)
 {
     (void)state;
@@ -349,6 +369,7 @@ int main(void)
         cmocka_unit_test(released_v41_is_read_as_published),
         cmocka_unit_test(both_spellings_mean_the_same_config),
         cmocka_unit_test(two_spellings_that_disagree_are_refused),
+        cmocka_unit_test(values_that_no_arithmetic_can_use_are_refused),
         cmocka_unit_test(released_v4_files_are_recognised),
         cmocka_unit_test(small_models_and_goldens_are_accepted),
         cmocka_unit_test(sizes_of_a_pool_that_nobody_makes_are_not_looked_at),

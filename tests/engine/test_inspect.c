@@ -88,7 +88,7 @@ static void an_int8_profile_counts_the_weights_it_derives(void **state)
     json_close(doc);
     qr_error err = {0};
     qr_text text;
-    assert_int_equal(qr_inspect(source_path("models/tiny-v41"), &model, NULL, true, &text, &err), QR_BAD_CONFIG);
+    assert_int_equal(qr_inspect(source_path("models/tiny-v41"), &model, NULL, true, &text, &err), QR_BAD_ARGUMENT);
     model.profile = "int4";
     assert_int_equal(qr_inspect(source_path("models/tiny-v4"), &model, NULL, true, &text, &err), QR_BAD_ARGUMENT);
 }
