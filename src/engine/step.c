@@ -182,6 +182,8 @@ static void commit(struct qr_engine *engine, const struct batch *batch)
     if (runner_commit(engine->runner, engine->accepted, &err) != QR_OK)
         for (int32_t b = 0; b < batch->count; b++)
             engine->results[b].failed = true;
+    if (engine->watch) /* a debug build's commit changes pages that the step names */
+        page_watch_step(engine->watch, batch, runner_cache(engine->runner).base, 0, NULL);
 }
 
 bool engine_step(struct qr_engine *engine)

@@ -5,11 +5,13 @@
 #include "base/alloc.h"
 #include "run/assemble.h"
 #include "run/ngrams.h"
+#include "run/rejected.h"
 
 /* A tentative step that waits for its verdict. */
 struct pending {
     int32_t requests; /* 0: none */
     int32_t *slot, *first_row, *count;
+    struct rejected_rows *rows; /* of its spans, all of them: debug builds spoil what is not accepted */
 };
 
 struct runner {
@@ -40,7 +42,8 @@ static qr_status make_host_arrays(struct runner *r, qr_error *err)
     r->pending.slot = qr_calloc(requests, sizeof(int32_t));
     r->pending.first_row = qr_calloc(requests, sizeof(int32_t));
     r->pending.count = qr_calloc(requests, sizeof(int32_t));
-    if (!r->cursors || !r->placed || !r->pending.slot || !r->pending.first_row || !r->pending.count)
+    r->pending.rows = qr_calloc(requests, sizeof *r->pending.rows);
+    if (!r->cursors || !r->placed || !r->pending.slot || !r->pending.first_row || !r->pending.count || !r->pending.rows)
         return qr_fail(err, QR_NO_MEMORY, "runner: no memory for %zu slots and %zu requests", slots, requests);
     for (size_t i = 0; i < slots; i++)
         r->cursors[i] = cursor_start(r->geometry);
@@ -160,10 +163,28 @@ void runner_close(struct runner *r)
     qr_free(r->pending.slot);
     qr_free(r->pending.first_row);
     qr_free(r->pending.count);
+    qr_free(r->pending.rows);
     qr_free(r);
 }
 
 /* ---- a step ---- */
+
+/* An image is that of the boundary at which it is used, taken there or up to a block of drafts behind it. */
+static qr_status check_restored(const struct runner *r, const struct batch_span *s, int32_t b, qr_error *err)
+{
+    const struct cursor *found = &r->cursors[s->slot], *placed = &r->placed[b];
+    const int32_t again = s->rows ? s->rows->layer[0].again : 0, from = again > 0 ? again : s->first_position;
+    const int64_t behind = found->position - from;
+    if (behind < 0 || behind > r->geometry->options.draft_width)
+        return qr_fail(err, QR_INTERNAL,
+                       "request %d of the step starts at position %d, the restored cursor of its slot %d is at %lld", b,
+                       from, s->slot, (long long)found->position);
+    if (found->position == placed->position &&
+        memcmp(found->history, placed->history, (size_t)placed->history_count * sizeof *placed->history) != 0)
+        return qr_fail(err, QR_INTERNAL, "request %d of the step: the restored slot %d has the history of other tokens", b,
+                       s->slot);
+    return QR_OK;
+}
 
 /* Where each request of the step starts: its slot's cursor, or a fresh one. Changes no cursor. */
 static qr_status starting_cursors(struct runner *r, const struct batch *batch, qr_error *err)
@@ -178,6 +199,8 @@ static qr_status starting_cursors(struct runner *r, const struct batch *batch, q
                                CURSOR_HISTORY);
             ngrams_compress(r->ngrams, s->before, s->before_mask, count, ids);
             r->placed[b] = cursor_at(r->geometry, s->first_position, ids, count);
+            if (s->restored && s->first_position > 0)
+                TRY(check_restored(r, s, b, err));
             continue;
         }
         r->placed[b] = r->cursors[s->slot];
@@ -227,6 +250,11 @@ static qr_status hold(struct runner *r, const struct batch *batch, qr_error *err
         r->pending.slot[b] = s->slot;
         r->pending.first_row[b] = row;
         r->pending.count[b] = s->count;
+        r->pending.rows[b] = (struct rejected_rows){.slot = s->slot,
+                                                    .blocks = s->blocks,
+                                                    .from = s->first_position,
+                                                    .to = s->first_position + s->count,
+                                                    .write_from = s->write_from};
         row += s->count;
     }
     r->pending.requests = batch->count;
@@ -268,6 +296,19 @@ qr_status runner_step(struct runner *r, const struct batch *batch, const struct 
     return st;
 }
 
+/* No reader may find what is not true (speculation.md 5.4): debug builds leave nothing there that could pass for it. */
+static qr_status spoil_rejected(struct runner *r, int32_t b, int32_t accepted, qr_error *err)
+{
+#ifdef QR_DEBUG
+    struct rejected_rows rows = r->pending.rows[b];
+    rows.from += accepted;
+    return rejected_fill(r->backend, &r->pool, &rows, err);
+#else
+    (void)r, (void)b, (void)accepted, (void)err;
+    return QR_OK;
+#endif
+}
+
 qr_status runner_commit(struct runner *r, const int32_t *accepted, qr_error *err)
 {
     struct pending *p = &r->pending;
@@ -282,6 +323,7 @@ qr_status runner_commit(struct runner *r, const int32_t *accepted, qr_error *err
         struct cursor c = r->cursors[p->slot[b]];
         cursor_advance(&c, ngrams_ids(r->ngrams) + p->first_row[b], accepted[b]);
         TRY(set_cursor(r, p->slot[b], &c, err));
+        TRY(spoil_rejected(r, b, accepted[b], err));
     }
     p->requests = 0;
     return QR_OK;

@@ -35,7 +35,8 @@ void runner_close(struct runner *r);
 qr_status runner_step(struct runner *r, const struct batch *batch, const struct model_observer *observer,
                       qr_error *err);
 
-/* Advances request b of the tentative step by accepted[b] tokens, 0 (the step is dropped) to its count. */
+/* Advances request b of the tentative step by accepted[b] tokens, 0 (the step is dropped) to its count. The blocks of its spans
+ * must still be there: a debug build fills what was rejected with NaN patterns. */
 qr_status runner_commit(struct runner *r, const int32_t *accepted, qr_error *err);
 
 /* Runs the MTP layer on rows whose positions and following tokens are committed, before the next step; needs

@@ -37,6 +37,8 @@ void rig_open(struct rig *r, const struct rig_options *o)
         g.index_format = o->index_format;
     }
     must(geometry_make(&r->plan, &g, &r->geometry, &err), &err);
+    r->geometry.ring_rows -= o->ring_short;
+    must(geometry_place(&r->geometry, &err), &err);
     if (r->config.n_engram > 0)
         open_map(r, folder);
     const char *usual = test_device_is_cuda() ? "cuda" : "cpu-reference";

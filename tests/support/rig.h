@@ -13,6 +13,7 @@ struct rig_options {
     bool formats; /* main_format and index_format are given */
     enum qr_profile profile;
     int32_t draft_width, draft_rows; /* draft_rows: of a draft pass; 0: none is possible */
+    int32_t ring_short; /* rows that the rings lack: to see what comes of it */
     int64_t blocks, slots;
     int32_t block; /* tokens a PAGE; 0: 32, of V4 128 */
     int32_t max_rows, max_requests, max_positions; /* 0: 256, 4, 1024 */
