@@ -31,6 +31,7 @@ struct speculation {
     struct block_draft *blocks; /* DSpark: [max_requests] */
     struct draft_span *spans;   /* MTP: [max_requests] */
     int32_t *tokens, *sources;  /* MTP: [max_rows] */
+    struct draft_hook hook;
     bool warned;
 };
 
@@ -189,12 +190,16 @@ static bool draw(struct speculation *s, const struct task *t, const float *logit
     return true;
 }
 
+void speculation_hook(struct speculation *s, const struct draft_hook *hook) { s->hook = *hook; }
+
 static void propose(struct speculation *s, int32_t count)
 {
-    for (int32_t i = 0; i < count; i++)
-        if (s->made[i] > 0)
-            sched_draft(s->engine->sched, s->drafting[i]->sched, s->drafts + (int64_t)i * s->choice.limit, s->made[i]);
     for (int32_t i = 0; i < count; i++) {
+        int32_t *drafts = s->drafts + (int64_t)i * s->choice.limit;
+        if (s->hook.replace)
+            s->made[i] = s->hook.replace(s->hook.user, s->drafting[i]->sched, drafts, s->made[i], s->choice.limit);
+        if (s->made[i] > 0)
+            sched_draft(s->engine->sched, s->drafting[i]->sched, drafts, s->made[i]);
         s->drafting[i]->drafts.proposed = s->made[i];
         s->proposed += s->made[i];
     }
@@ -295,7 +300,7 @@ static qr_status draft_blocks(struct speculation *s, qr_error *err)
 static bool serial_span(struct speculation *s, const struct noted *n, int32_t used, struct draft_span *out)
 {
     const struct sched_request *r = n->request;
-    const int32_t end = r && sched_request_running(r) ? r->done : 0;
+    const int32_t end = r && r->slot >= 0 ? r->done : 0; /* one that has ended keeps its slot until its image is stored */
     if (end <= n->key_from || end >= r->count) /* gone, or the tokens behind it are not known */
         return false;
     *out = (struct draft_span){.slot = r->slot,

@@ -16,6 +16,14 @@ int32_t speculation_step_logits(const struct draft_choice *c, int32_t requests);
 
 struct speculation;
 
+/* For tests: puts other drafts in the place of those that were made for a request, `count` of at most `limit`. Returns how many. */
+struct draft_hook {
+    int32_t (*replace)(void *user, const struct sched_request *r, int32_t *drafts, int32_t count, int32_t limit);
+    void *user;
+};
+/* Before any request; stays. */
+void speculation_hook(struct speculation *s, const struct draft_hook *hook);
+
 /* `engine`: with backend, runner, scheduler and sampler open. */
 qr_status speculation_open(struct qr_engine *engine, const struct draft_choice *choice, struct speculation **out,
                            qr_error *err);

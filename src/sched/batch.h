@@ -33,8 +33,8 @@ struct batch_span {
     const int32_t *before;
     const uint8_t *before_mask; /* [before_count] or NULL */
 
-    /* The batch's copies have filled the slot, cursor included: read the cursor from there. It stands at
-     * first_position. */
+    /* The batch's copies have filled the slot, cursor included: read the cursor from there. It stands at first_position, or,
+     * where `place` puts it there, at most the geometry's draft width behind it (or behind rows that are run again). */
     bool restored;
 };
 

@@ -49,11 +49,12 @@ void finish_request(struct sched *s, struct sched_request *r, enum finish finish
     r->state = SCHED_FINISHED;
     r->finish = finish;
     r->flights = 0;
+    r->next = r->done; /* nothing follows */
     s->metrics.finished += finish == FINISH_STOP || finish == FINISH_LENGTH;
     s->metrics.cancelled += finish == FINISH_CANCELLED;
     s->metrics.failed += finish == FINISH_FAILED;
 
-    const bool image = running && r->image_due >= 0 && r->image_due == r->done && finish != FINISH_FAILED &&
+    const bool image = running && r->image_due >= 0 && r->image_due <= r->done && finish != FINISH_FAILED &&
                        finish != FINISH_CANCELLED;
     if (!image)
         give_up(s, r);

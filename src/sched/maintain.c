@@ -83,10 +83,10 @@ static void store(struct sched *s, struct sched_request *r)
     blocks_release(s->blocks, &block, 1);
 }
 
-/* The request's state stands at the boundary now, and its next row would change it. */
+/* The request's state stands at the boundary now, or a few accepted drafts behind it, and its next row would change it. */
 static bool is_due(const struct sched_request *r)
 {
-    return r->image_due >= 0 && r->done == r->image_due && r->flights == 0;
+    return r->image_due >= 0 && r->done >= r->image_due && r->flights == 0;
 }
 
 void attach_stores(struct sched *s)

@@ -89,14 +89,14 @@ struct sched_request {
     int32_t block_count;
     struct row_plan rows; /* of this admission */
     bool fresh;           /* the slot is new to it: the next span places its cursor */
-    bool restored;        /* ... or reads it from the slot, which an image or another slot filled */
+    bool restored;        /* an image or another slot filled it */
 
     /* ---- images (runtime.md 5.5) ---- */
     int32_t rings_from;    /* H0: boundary of the image it started from; 0 */
     int32_t ring_layers;   /* layers whose rings were complete there */
     int32_t boundary;      /* where the image of its prompt will be taken; -1 */
     int32_t demand;        /* boundary at which it would have liked an image; -1 */
-    int32_t image_due;     /* the state at this boundary is to be stored before the next row runs; -1 */
+    int32_t image_due;     /* the state at this boundary is to be stored once it is passed, before the next row runs; -1 */
     int32_t last_image;    /* last boundary with an image of its chain that stays; 0 */
     block_id answer_block; /* the image of its answer is filed here, replaced by the next one; 0 */
 

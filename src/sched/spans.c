@@ -44,11 +44,11 @@ static const int32_t *copy_decode_tokens(const struct sched *s, const struct sch
     return tokens;
 }
 
-/* How the slot's cursor gets to the span's first position. */
+/* How the slot's cursor gets to the span's first position. An image may have been copied from a state that stood further. */
 static void place_cursor(const struct sched *s, struct sched_request *r, struct batch_span *span)
 {
     span->restored = r->restored;
-    const bool moved = r->fresh && !r->restored, back = r->state == SCHED_PREFILL && span->first_position < r->next;
+    const bool moved = r->fresh, back = r->state == SCHED_PREFILL && span->first_position < r->next;
     span->place = (moved || back) && span->first_position > 0;
     r->fresh = r->restored = false;
     if (!span->place)
@@ -105,12 +105,14 @@ static struct batch_span decode_span(struct sched *s, const struct sched_request
                                .drafts = count - 1};
 }
 
-/* Whether the state at `end`, where the span ends, is to be stored. Draft rows end nobody knows where. */
-static bool image_wanted(struct sched *s, const struct sched_request *r, int32_t end, bool prefill)
+/* The position whose state is to be stored behind a span that ends at `end`; -1: none. A verify step may pass a boundary: what
+ * was needed there is still in its place then, because rings and tails have room for the drafts (speculation.md 5.2). */
+static int32_t image_wanted(struct sched *s, const struct sched_request *r, int32_t end, bool prefill)
 {
+    const int32_t boundary = end / s->block * s->block;
     if (prefill)
-        return end == start_next_cut(s, r, r->next);
-    return end % s->block == 0 && r->drafts == 0 && start_image_pays(s, end, 0);
+        return end == start_next_cut(s, r, r->next) ? end : -1;
+    return boundary > r->next && start_image_pays(s, boundary, 0) ? boundary : -1;
 }
 
 void span_add(struct sched *s, struct sched_request *r, struct chunk chunk)
@@ -138,8 +140,9 @@ void span_add(struct sched *s, struct sched_request *r, struct chunk chunk)
                                               .final = span.final};
     r->batches++;
     r->rows_run += span.count;
-    if (image_wanted(s, r, end, prefill))
-        r->image_due = end;
+    const int32_t image = image_wanted(s, r, end, prefill);
+    if (image >= 0)
+        r->image_due = image;
     r->next = end;
     r->below = 0;
 }

@@ -6,7 +6,7 @@
 static void everything_at_once_is_each_alone(void **state)
 {
     (void)state;
-    soak_all(100000);
+    soak_all(120000);
 }
 
 int main(void)

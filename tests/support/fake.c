@@ -368,6 +368,8 @@ static void check_span(const struct work *w)
         if (s->tokens[i] != w->q->oracle[w->first + i] && s->tokens[i] != BATCH_TOKEN_DRAWN)
             fail_msg("request %llu: token %d at position %d, wanted %d", (unsigned long long)s->request, s->tokens[i],
                      w->first + i, w->q->oracle[w->first + i]);
+    for (int32_t i = 0; i < s->drafts; i++) /* of this request, whatever the order of requests */
+        assert_int_equal(s->tokens[s->count - s->drafts + i], w->q->draft[i]);
 }
 
 static void run_span(struct fake *f, const struct batch_span *span)
@@ -556,13 +558,27 @@ static void propose(struct fake *f, struct fake_request *q)
     const int32_t width = f->options.draft_width;
     if (width == 0 || !q->r || q->r->state != SCHED_DECODE)
         return;
-    const int32_t n = (int32_t)fake_random(f, (uint32_t)width + 1);
+    const int32_t n = f->options.drafts ? f->options.drafts : (int32_t)fake_random(f, (uint32_t)width + 1);
     for (int32_t i = 0; i < n; i++) {
         const int32_t p = q->r->count + i;
         const bool right = p < q->limit && (int32_t)fake_random(f, 100) < f->options.accept_percent;
         drafts[i] = right ? q->oracle[p] : (int32_t)fake_random(f, VOCABULARY);
     }
+    memcpy(q->draft, drafts, (size_t)n * sizeof *drafts);
+    q->drafts = n;
     sched_draft(f->sched, q->r, drafts, n);
+}
+
+static void count_tokens(struct fake *f, const struct batch_span *s, const struct sched_result *result)
+{
+    if (!s->final || result->failed)
+        return;
+    const int32_t right = result->accepted - (s->count - s->drafts);
+    f->verified += s->drafts;
+    f->accepted += right;
+    f->due += right + 1;
+    f->cut += right + 1 - result->token_count;
+    f->emitted += result->token_count;
 }
 
 static void take_finished(struct fake *f)
@@ -609,13 +625,19 @@ static void complete_oldest(struct fake *f)
     memmove(f->failed, f->failed + 1, (size_t)f->out_count * sizeof *f->failed);
     uint64_t named[128];
     const int32_t count = batch->count;
+    const struct batch_span *spans = batch->spans;
+    const int64_t before = sched_metrics(f->sched).generated_tokens, emitted = f->emitted;
     for (int32_t b = 0; b < count; b++)
         named[b] = batch->spans[b].request;
     sched_complete(f->sched, results, dropped);
     for (int32_t b = 0; b < count; b++) {
         f->dropped += dropped[b];
+        if (!dropped[b])
+            count_tokens(f, &spans[b], &results[b]);
         propose(f, f->requests[named[b] - 1]);
     }
+    assert_int_equal(sched_metrics(f->sched).generated_tokens - before, f->emitted - emitted);
+    assert_int_equal(f->emitted, f->due - f->cut);
     take_finished(f);
 }
 

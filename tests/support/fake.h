@@ -18,6 +18,7 @@ struct fake_options {
     struct sched_options sched; /* plan, geometry, pool and zeros are filled in */
     int32_t fail_every;         /* about one step in so many fails; 0: none */
     int32_t accept_percent;     /* of drafts */
+    int32_t drafts;             /* always so many of them; 0: any number */
     uint32_t seed;
 };
 
@@ -33,6 +34,7 @@ struct fake_request {
     int64_t rows_run, rows_rerun;
     bool cancelled; /* by the test: no token may come any more */
     int32_t count_at_cancel;
+    int32_t draft[SCHED_MAX_WIDTH], drafts; /* last proposed */
 };
 
 struct fake {
@@ -49,6 +51,8 @@ struct fake {
     int32_t out_count;
     uint64_t random;
     int64_t steps, rows, reads, failures, dropped;
+    int64_t verified, accepted;  /* drafts of all verify spans whose results were taken */
+    int64_t due, cut, emitted;   /* tokens: one more than drafts were right; behind an end; appended */
     int64_t layer_rows[QR_MAX_LAYERS], layer_keys[QR_MAX_LAYERS]; /* run so far */
     /* Called for every batch before it runs; NULL. */
     void (*watch)(struct fake *f, const struct batch *batch);

@@ -93,6 +93,22 @@ const struct fake_options soak_worlds[SOAK_WORLDS] = {
      .slots = 5,
      .seed = 12,
      .sched = {.max_prefill_rows = -1, .prefix_cache = true, .max_rows = 100, .encoder_replay = REPLAY_BOUNDED}},
+    {.config = SPEC_V41,
+     .blocks = 40,
+     .slots = 5,
+     .seed = 13,
+     .draft_width = 7,
+     .accept_percent = 90,
+     .fail_every = 400,
+     .sched = {.max_prefill_rows = -1, .prefix_cache = true, .images = true, .image_interval = 32}},
+    {.config = TINY_V4,
+     .block = 128,
+     .blocks = 26,
+     .slots = 5,
+     .seed = 14,
+     .draft_width = 1,
+     .accept_percent = 50,
+     .sched = {.max_prefill_rows = -1, .prefix_cache = true, .images = true, .image_interval = 128, .max_rows = 200}},
 };
 
 enum { FAMILIES = 6, LIVE_MOST = 24 };

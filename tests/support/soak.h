@@ -13,7 +13,7 @@ struct soak_counts {
 void soak(const struct fake_options *options, int64_t steps, struct soak_counts *out);
 
 /* Worlds with other pools, orders of steps and ways of starting again; each gets its share of the steps. */
-enum { SOAK_WORLDS = 12 };
+enum { SOAK_WORLDS = 14 };
 extern const struct fake_options soak_worlds[SOAK_WORLDS];
 void soak_all(int64_t steps);
 

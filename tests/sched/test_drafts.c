@@ -1,0 +1,116 @@
+/* label: A16 */
+/* Verify steps as the scheduler sees them: images of answers, pages and ends inside a block (speculation.md 5.3, 12: T14, T16).
+ * The executor looks for the right row wherever a model would read one. */
+#include "support/fake.h"
+#include "support/support.h"
+
+#define SPEC_V41 "tests/golden/v41/spec-13.1/model/config.json"
+#define TINY_V4 "tests/golden/v4/tiny/model/config.json"
+
+static struct fake f;
+
+static void open(int32_t width, int32_t percent, bool v4)
+{
+    const int32_t block = v4 ? 128 : 32;
+    const struct fake_options o = {.config = v4 ? TINY_V4 : SPEC_V41,
+                                   .block = block,
+                                   .blocks = 80,
+                                   .slots = 3,
+                                   .seed = 11,
+                                   .draft_width = width,
+                                   .drafts = width,
+                                   .accept_percent = percent,
+                                   .sched = {.max_prefill_rows = -1,
+                                             .prefix_cache = true,
+                                             .images = true,
+                                             .image_interval = 4 * block,
+                                             .encoder_replay = REPLAY_OFF}}; /* hits by images alone */
+    fake_open(&f, &o);
+}
+
+/* The next turn of a conversation: all that was said and `more` tokens. Returns how much of it was cached. */
+static int32_t go_on(int32_t number, int32_t more)
+{
+    const struct fake_request *q = fake_of(&f, number);
+    int32_t tokens[1024];
+    for (int32_t p = 0; p < q->count + more; p++)
+        tokens[p] = p < q->count ? q->oracle[p] : p % 100;
+    struct fake_given g = FAKE_GIVEN;
+    g.tokens = tokens;
+    g.count = q->count + more;
+    g.answer = 20;
+    g.room = 3;
+    const int32_t next = fake_submit(&f, &g);
+    fake_run(&f);
+    assert_int_equal(fake_of(&f, next)->finish, FINISH_STOP);
+    return fake_of(&f, next)->cached;
+}
+
+/* Whatever of the drafts that pass a boundary is right, also where the answer ends. */
+static void an_answer_with_drafts_leaves_an_image_at_its_last_boundary(void **state)
+{
+    (void)state;
+    for (int v4 = 0; v4 < 2; v4++)
+        for (int32_t width = 1; width <= (v4 ? 1 : 7); width++)
+            for (int32_t percent = 0; percent <= 100; percent += 50)
+                for (int32_t answer = 60; answer < 60 + (v4 ? 4 : 40); answer += 3) {
+                    open(width, percent, v4);
+                    const int32_t block = f.geometry.options.block_tokens, prompt = v4 ? 200 : 50;
+                    const int32_t a = fake_prompt(&f, 1, 0, prompt, answer);
+                    fake_run(&f);
+                    const int32_t cached = go_on(a, block); /* the last token has a row only where it was a draft */
+                    assert_int_equal(cached % block, 0);
+                    assert_in_range(cached, (prompt + answer - 1) / block * block, (prompt + answer) / block * block);
+                    fake_close(&f);
+                }
+}
+
+/* The state that is stored while one request has been rejected and another accepted beyond its boundary, and a slot moves. */
+static void images_of_requests_that_draft_are_used_by_others_at_once(void **state)
+{
+    (void)state;
+    int32_t cached = 0;
+    open(5, 70, false);
+    for (int32_t i = 0; i < 12; i++) {
+        const int32_t a = fake_prompt(&f, i % 3, 90, 100 + i, 70), b = fake_prompt(&f, i % 3, 90, 130, 40);
+        fake_run_to(&f, a, 140);
+        const int32_t fork = fake_of(&f, a)->r ? fake_fork(&f, a, 30) : -1;
+        if (fake_of(&f, b)->r)
+            sched_preempt(f.sched, fake_of(&f, b)->r);
+        fake_run(&f);
+        cached += fork >= 0 && fake_of(&f, fork)->cached >= 96;
+    }
+    assert_true(cached >= 10); /* now and then an image finds no room */
+    assert_true(sched_metrics(f.sched).restores + sched_metrics(f.sched).lower_restores > 12);
+    fake_close(&f);
+}
+
+/* A chunk beside verify rows takes none of their room, twice in a row, and the request whose prompt ends drafts at once. */
+static void prompts_beside_verify_rows_lose_no_row_and_draft_behind_their_last(void **state)
+{
+    (void)state;
+    open(5, 100, false);
+    int32_t a = fake_prompt(&f, 1, 0, 40, 90), b;
+    fake_run_to(&f, a, 50);
+    b = fake_prompt(&f, 2, 0, 300, 30);
+    while (fake_of(&f, b)->r && fake_of(&f, b)->r->state != SCHED_DECODE) {
+        const int32_t before = fake_of(&f, a)->r->count;
+        assert_true(fake_step(&f));
+        assert_int_equal(fake_of(&f, a)->r->count, before + 6); /* five drafts and one more */
+    }
+    assert_int_equal(fake_of(&f, b)->r->drafts, 5);
+    assert_int_equal(fake_of(&f, b)->r->next, 300); /* nothing was taken back */
+    fake_run(&f);
+    assert_int_equal(fake_of(&f, b)->finish, FINISH_STOP);
+    fake_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_answer_with_drafts_leaves_an_image_at_its_last_boundary),
+        cmocka_unit_test(images_of_requests_that_draft_are_used_by_others_at_once),
+        cmocka_unit_test(prompts_beside_verify_rows_lose_no_row_and_draft_behind_their_last),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
