@@ -214,7 +214,7 @@ static void write_layouts(const struct model_plan *plan, struct geometry *g)
         append(page, room, &used, "%s%d:%d", i ? "," : "", (int)g->owner[i].layer, (int)g->owner[i].ratio);
     append(page, room, &used, " B=%d W=%d D=%d I=%d history=%d order=%s profile=%s", (int)g->options.block_tokens,
            (int)g->window, (int)g->head_dim, (int)g->index_head_dim, (int)(g->cursor_bytes / 8 - 1),
-           *(const uint8_t *)&one ? "little" : "big", plan->profile == QR_PROFILE_W8A8 ? "w8a8" : "reference");
+           *(const uint8_t *)&one ? "little" : "big", config_profile_name(plan->profile));
     used = 0;
     append(state, room, &used, "quire-state %d window=%s tail=ring L=%d d=%d %s", LAYOUT_VERSION,
            row_format_name(g->window_format), (int)g->ring_layers, (int)g->options.draft_width, page);

@@ -201,6 +201,14 @@ qr_status config_parse(const char *json, size_t size, const char *name, struct q
     return st;
 }
 
+const char *config_profile_name(enum qr_profile profile) { return profile == QR_PROFILE_W8A8 ? "w8a8" : "reference"; }
+
+enum qr_profile config_profile(const struct qr_config *config, const char *name)
+{
+    const bool w8a8 = name ? strcmp(name, config_profile_name(QR_PROFILE_W8A8)) == 0 : config->stored_w8a8;
+    return w8a8 ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE;
+}
+
 const char *config_family_title(const struct qr_config *config)
 {
     return config->family == QR_FAMILY_V41 ? "DeepSeek-V4.1" : "DeepSeek-V4";

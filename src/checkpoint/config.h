@@ -79,6 +79,11 @@ qr_status config_read(const char *path, struct qr_config *out, qr_error *err);
 /* The same from memory; `name` is quoted in errors. */
 qr_status config_parse(const char *json, size_t size, const char *name, struct qr_config *out, qr_error *err);
 
+/* "reference" or "w8a8". */
+const char *config_profile_name(enum qr_profile profile);
+/* The arithmetic that a name asks for, any other than "w8a8" the reference; NULL: that of the weights as they are stored. */
+enum qr_profile config_profile(const struct qr_config *config, const char *name);
+
 /* "DeepSeek-V4" or "DeepSeek-V4.1". */
 const char *config_family_title(const struct qr_config *config);
 

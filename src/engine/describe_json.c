@@ -14,7 +14,7 @@ static void put_model(const struct description *d, struct json_writer *w)
     const struct qr_config *c = &d->plan->config;
     json_w_member_string(w, "family", config_family_title(c));
     json_w_member_string(w, "path", d->dir);
-    json_w_member_string(w, "profile", d->plan->profile == QR_PROFILE_W8A8 ? "w8a8" : "reference");
+    json_w_member_string(w, "profile", config_profile_name(d->plan->profile));
     json_w_member_string(w, "expert_format",
                c->stored_w8a8 ? "int8" : c->expert_format == QR_EXPERT_FP8 ? "fp8" : "fp4");
     json_w_member_int(w, "num_hidden_layers", c->num_hidden_layers);

@@ -26,7 +26,7 @@ static void put_model(const struct description *d, struct buffer *out)
                   c->stored_w8a8                            ? "INT8"
                   : c->expert_format == QR_EXPERT_FP8 ? "FP8"
                                                       : "FP4",
-                  (int)c->fp8_block, d->plan->profile == QR_PROFILE_W8A8 ? "w8a8" : "reference");
+                  (int)c->fp8_block, config_profile_name(d->plan->profile));
     if (c->drafter == QR_DRAFTER_DSPARK)
         buffer_printf(out, "  drafter: DSpark, %d stages, block of %d\n", (int)c->num_draft_layers,
                       (int)c->dspark_block_size);

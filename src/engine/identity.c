@@ -35,5 +35,5 @@ void engine_identity(const struct qr_engine *engine, char out[ENGINE_IDENTITY])
     const struct qr_model *model = engine->model;
     snprintf(out, ENGINE_IDENTITY, "%s model=%016llx%016llx profile=%s path=%s splits=%d", engine->geometry.page_layout,
              (unsigned long long)engine->weights[0], (unsigned long long)engine->weights[1],
-             model->plan.profile == QR_PROFILE_W8A8 ? "w8a8" : "reference", engine->backend->name, K_SPLITS_VERSION);
+             config_profile_name(model->plan.profile), engine->backend->name, K_SPLITS_VERSION);
 }

@@ -181,8 +181,7 @@ static qr_status open_text(qr_model *model, qr_error *err)
 static qr_status make_plan(const struct qr_config *config, const qr_model_options *options, struct model_plan *plan,
                            qr_error *err)
 {
-    const bool w8a8 = options->profile ? strcmp(options->profile, "w8a8") == 0 : config->stored_w8a8;
-    return plan_make(config, w8a8 ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE, plan, err);
+    return plan_make(config, config_profile(config, options->profile), plan, err);
 }
 
 static qr_status read_given(const char *dir, const qr_model_options *given, qr_model_options *out, qr_error *err)

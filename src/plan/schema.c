@@ -139,7 +139,7 @@ void builder_layer(struct schema_builder *b, int32_t experts)
 qr_status schema_make(const struct qr_config *config, struct schema **out, qr_error *err)
 {
     struct model_plan plan;
-    qr_status st = plan_make(config, config->stored_w8a8 ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE, &plan, err);
+    qr_status st = plan_make(config, config_profile(config, NULL), &plan, err);
     if (st != QR_OK)
         return st;
     struct schema *s = qr_calloc(1, sizeof *s);

@@ -5,7 +5,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "engine/model.h"
-#include "tools/open_device.h"
+#include "ops/device.h"
 
 static qr_status open_parts(struct lab *lab, qr_error *err)
 {
@@ -16,7 +16,7 @@ static qr_status open_parts(struct lab *lab, qr_error *err)
     g.block_tokens = a->block;
     g.draft_width = 0;
     TRY(geometry_make(&a->plan, &g, &lab->geometry, err));
-    TRY(open_device(a->options->device, a->options->threads, &log, &lab->backend, err));
+    TRY(backend_open(a->options->device, a->options->threads, &log, &lab->backend, err));
     const struct runner_options options = {.blocks = LAB_BLOCKS,
                                            .slots = LAB_SLOTS,
                                            .model = {.max_rows = lab->rows,

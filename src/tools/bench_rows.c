@@ -216,7 +216,7 @@ qr_status bench_rows_run(const char *dir, int longest, bool json, qr_error *err)
     qr_status st = path ? config_read(path, &config, err) : qr_fail(err, QR_NO_MEMORY, "no memory for a path");
     qr_free(path);
     if (st == QR_OK)
-        st = plan_make(&config, config.stored_w8a8 ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE, &plan, err);
+        st = plan_make(&config, config_profile(&config, NULL), &plan, err);
     const struct table t = {.plan = &plan, .longest = longest};
     return st == QR_OK ? run(&t, json, err) : st;
 }

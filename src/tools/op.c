@@ -8,9 +8,9 @@
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/nearest.h"
+#include "ops/device.h"
 #include "tools/bench.h"
 #include "tools/op.h"
-#include "tools/open_device.h"
 #include "tools/op_check.h"
 #include "tools/op_cost.h"
 #include "tools/op_report.h"
@@ -40,7 +40,7 @@ static qr_status find_harness(struct op_tool *t, qr_error *err)
 
 static qr_status run_on(struct op_tool *t, const char *device, struct backend **backend, struct op_run **run, qr_error *err)
 {
-    TRY(open_device(device, t->options->threads, NULL, backend, err));
+    TRY(backend_open(device, t->options->threads, NULL, backend, err));
     TRY(op_run_open(t->file, t->harness, *backend, t->options->ranks, run, err));
     return op_run_execute(*run, err);
 }

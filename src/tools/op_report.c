@@ -44,7 +44,10 @@ void report_list(const struct op_harness *only)
 
 /* ---- text ---- */
 
-static const char *profile_of(const struct op_run *run) { return run->w8a8 ? "w8a8" : "reference"; }
+static const char *profile_of(const struct op_run *run) 
+{
+    return config_profile_name(run->w8a8 ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE);
+}
 
 static void text_verdict(const struct op_verdict *v)
 {

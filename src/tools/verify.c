@@ -8,7 +8,7 @@
 #include "cli/model_options.h"
 #include "cli/plural.h"
 #include "cli/print_json.h"
-#include "tools/open_device.h"
+#include "ops/device.h"
 #include "tools/verify_files.h"
 #include "tools/verify_machine.h"
 #include "tools/verify_sums.h"
@@ -169,7 +169,7 @@ static qr_status compare(struct verify *v, struct machine *m, struct backend *de
 {
     snprintf(v->device, sizeof v->device, "%s", device->name);
     snprintf(v->reference, sizeof v->reference, "%s", reference->name);
-    v->profile = m->plan.profile == QR_PROFILE_W8A8 ? "w8a8" : "reference";
+    v->profile = config_profile_name(m->plan.profile);
     say(v, "comparing every operator with the reference, which takes its time ...");
     TRY(machine_operators(m, device, reference, &v->table, &v->faults, err));
     say(v, "comparing 64 tokens ...");
@@ -186,9 +186,9 @@ static qr_status look_at_machine(struct verify *v, qr_error *err)
     struct backend *device = NULL, *reference = NULL;
     qr_status st = machine_open(v->model.model, v->model.profile, &v->log, &m, err);
     if (st == QR_OK)
-        st = open_device(v->model.device, v->model.threads, &v->log, &device, err);
+        st = backend_open(v->model.device, v->model.threads, &v->log, &device, err);
     if (st == QR_OK)
-        st = open_device("cpu-reference", v->model.threads, &v->log, &reference, err);
+        st = backend_open("cpu-reference", v->model.threads, &v->log, &reference, err);
     if (st == QR_OK)
         st = compare(v, &m, device, reference, err);
     if (device)

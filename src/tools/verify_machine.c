@@ -21,8 +21,7 @@ qr_status machine_open(const char *dir, const char *profile, const struct qr_log
 {
     *out = (struct machine){.dir = dir, .log = log};
     TRY(model_folder_open(dir, &out->config, &out->checkpoint, err));
-    bool w8a8 = profile ? strcmp(profile, "w8a8") == 0 : out->config.stored_w8a8;
-    TRY(plan_make(&out->config, w8a8 ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE, &out->plan, err));
+    TRY(plan_make(&out->config, config_profile(&out->config, profile), &out->plan, err));
     struct geometry_options g = geometry_defaults(&out->plan);
     if (!machine_drafts(out))
         g.draft_width = 0;

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 /* Folders of V4 that hold what no model may have (v4-model.md 9.5, Appendix C) are refused, naming the tensor and the
  * value, by the forward pass and by the conversion to INT8. */
+#include "ops/device.h"
 #include "support/support.h"
 
 #include <math.h>
@@ -18,7 +19,6 @@
 #include "support/rig.h"
 #include "support/scratch.h"
 #include "support/v4_case.h"
-#include "tools/open_device.h"
 
 static void copy(const char *from, const char *to, const char *name)
 {
@@ -97,7 +97,7 @@ static void assert_refused(const char *folder, enum qr_profile profile, const ch
         .max_rows = 4, .max_requests = 1, .max_logits = 4, .max_positions = 16, .max_draft_rows = 4};
     assert_int_equal(model_folder_open(folder, &config, &ck, &err), QR_OK);
     assert_int_equal(plan_make(&config, profile, &plan, &err), QR_OK);
-    assert_int_equal(open_device("cpu-reference", 1, NULL, &b, &err), QR_OK);
+    assert_int_equal(backend_open("cpu-reference", 1, NULL, &b, &err), QR_OK);
     assert_int_not_equal(model_open(ck, &plan, b, &limits, NULL, &m, &err), QR_OK);
     if (!strstr(err.message, what))
         fail_msg("\"%s\" does not say \"%s\"", err.message, what);

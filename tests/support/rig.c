@@ -1,3 +1,4 @@
+#include "ops/device.h"
 #include "support/rig.h"
 
 #include <string.h>
@@ -6,7 +7,6 @@
 #include "plan/settle.h"
 #include "support/shared_memory.h"
 #include "support/support.h"
-#include "tools/open_device.h"
 
 static void open_map(struct rig *r, const char *folder)
 {
@@ -42,7 +42,7 @@ void rig_open(struct rig *r, const struct rig_options *o)
     if (r->config.n_engram > 0)
         open_map(r, folder);
     const char *usual = test_device_is_cuda() ? "cuda" : "cpu-reference";
-    must(open_device(o->device ? o->device : usual, o->threads ? o->threads : 1, NULL, &r->backend, &err),
+    must(backend_open(o->device ? o->device : usual, o->threads ? o->threads : 1, NULL, &r->backend, &err),
          &err);
 
     const struct runner_options options = {.blocks = o->blocks ? o->blocks : 64,

@@ -1,12 +1,12 @@
 /* label: release */
 /* quire verify, the machine: a sound backend passes, and one whose operators are broken, each in turn, is found out. The files
  * are test_verify_files.py's. */
+#include "ops/device.h"
 #include "support/support.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "tools/open_device.h"
 #include "tools/verify_choices.h"
 #include "tools/verify_machine.h"
 #include "tools/verify_twin.h"
@@ -27,7 +27,7 @@ static struct backend *backend(const char *device)
 {
     struct backend *b;
     qr_error err = {0};
-    if (open_device(device, 1, NULL, &b, &err) != QR_OK)
+    if (backend_open(device, 1, NULL, &b, &err) != QR_OK)
         fail_msg("%s", err.message);
     return b;
 }
