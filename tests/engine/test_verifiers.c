@@ -1,6 +1,7 @@
 /* label: release */
 /* Ratio and block verification in an engine (speculation.md 4.4, 4.5): at temperature 0 answers are those without drafts;
  * otherwise a seed gives the same answer again, whose log probabilities are the target's. */
+#include <float.h>
 #include <string.h>
 
 #include "support/drafters.h"
@@ -8,7 +9,7 @@
 
 static const char *const verifiers[] = {"ratio", "block"};
 static const int32_t prompt[] = {7, 90, 41, 12};
-enum { PROMPT = sizeof prompt / sizeof *prompt };
+enum { PROMPT = sizeof prompt / sizeof *prompt, ANSWER = 16 };
 
 /* ---- temperature 0, and the same again ---- */
 
@@ -18,7 +19,7 @@ static qr_request long_request(const qr_sampling *s)
     q.tokens = prompt;
     q.token_count = PROMPT;
     q.sampling = s;
-    q.max_tokens = 30;
+    q.max_tokens = ANSWER;
     q.ignore_eos = true;
     q.logprobs = 2;
     return q;
@@ -76,7 +77,7 @@ static void a_seed_gives_the_same_answer_again_and_the_targets_log_probabilities
         for (int v = 0; v < 2; v++) {
             struct opened o = drafter_open(m, verifiers[v], v ? "greedy" : NULL);
             qr_sampling s = QR_SAMPLING;
-            int32_t tokens[PROMPT + 30];
+            int32_t tokens[PROMPT + ANSWER];
             s.seed = 77;
             s.banned = drafter_silent(m, &s.banned_count);
             const qr_request q = long_request(&s);
@@ -101,11 +102,63 @@ static void a_seed_gives_the_same_answer_again_and_the_targets_log_probabilities
         }
 }
 
+/* ---- a row that cannot be drawn from (T20) ---- */
+
+/* One token may be said, and its penalty lets it be said twice. */
+static void dead_end(int which, int32_t *banned, qr_sampling *s)
+{
+    enum { ONLY = 100 };
+    size_t silent;
+    const int32_t *ids = drafter_silent(which, &silent);
+    *s = (qr_sampling)QR_SAMPLING;
+    s->temperature = 0.7;
+    s->frequency_penalty = DBL_MAX;
+    s->banned = banned;
+    for (int32_t id = 0; id <= ids[silent - 1]; id++)
+        if (id != ONLY)
+            banned[s->banned_count++] = id;
+}
+
+static void a_row_without_a_token_is_an_error_of_its_request_alone(void **state)
+{
+    (void)state;
+    static const char *const all[] = {NULL, "match", "ratio", "block"};
+    const int m = 0;
+    for (int v = 0; v < 4; v++) {
+        struct opened o = drafter_open(m, all[v], NULL);
+        int32_t banned[600];
+        qr_sampling good = QR_SAMPLING, dead;
+        qr_handle handles[3];
+        qr_error err = {0};
+        dead_end(m, banned, &dead);
+        good.temperature = 0;
+        good.banned = drafter_silent(m, &good.banned_count);
+        const qr_request q = long_request(&good), d = long_request(&dead);
+        struct reply alone = reply_of(&o, &q), beside[3] = {0};
+        must(qr_submit(o.engine, &q, NULL, NULL, &handles[0], &err), &err);
+        must(qr_submit(o.engine, &d, NULL, NULL, &handles[1], &err), &err);
+        must(qr_submit(o.engine, &q, NULL, NULL, &handles[2], &err), &err);
+        for (int i = 0; i < 3; i++)
+            reply_rest(&o, handles[i], &beside[i]);
+        assert_int_equal(beside[1].count, 2);
+        assert_refused(beside[1].finish == QR_FINISH_ERROR ? beside[1].error.status : QR_OK, &beside[1].error,
+                       QR_BAD_REQUEST, "leave none");
+        assert_same_reply(&alone, &beside[0], "beside a dead end");
+        assert_same_reply(&alone, &beside[2], "beside a dead end");
+        assert_int_equal(alone.finish, QR_FINISH_LENGTH);
+        for (int i = 0; i < 3; i++)
+            reply_free(&beside[i]);
+        reply_free(&alone);
+        engine_close(&o);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_answers_are_those_without_drafts),
         cmocka_unit_test(greedy_drafts_change_no_bit_under_match),
+        cmocka_unit_test(a_row_without_a_token_is_an_error_of_its_request_alone),
         cmocka_unit_test(a_seed_gives_the_same_answer_again_and_the_targets_log_probabilities),
     };
     return cmocka_run_group_tests(tests, drafters_make, drafters_remove);
