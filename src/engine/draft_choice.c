@@ -18,13 +18,6 @@ static const char *drafter_name(enum qr_drafter d)
 static bool is_named(const qr_engine_options *o) { return is_word(o->method, "dspark") || is_word(o->method, "mtp"); }
 static bool is_wanted(const qr_engine_options *o) { return is_named(o) || is_word(o->method, "auto"); }
 
-/* DSpark under W8A8 is not built. */
-static bool runs(const struct model_plan *plan)
-{
-    return plan->config.drafter != QR_DRAFTER_NONE &&
-           !(plan->config.drafter == QR_DRAFTER_DSPARK && plan->profile == QR_PROFILE_W8A8);
-}
-
 static void check_method(const struct model_plan *plan, const qr_engine_options *o, struct rule_list *broken)
 {
     const enum qr_drafter own = plan->config.drafter;
@@ -32,8 +25,6 @@ static void check_method(const struct model_plan *plan, const qr_engine_options 
         rule_broken(broken, "E08 method is \"%s\", wanted auto, none, dspark or mtp", o->method);
     if (is_named(o) && !is_word(o->method, drafter_name(own)))
         rule_broken(broken, "E08 method is %s, the checkpoint's drafter is %s", o->method, drafter_name(own));
-    if (is_word(o->method, "dspark") && own == QR_DRAFTER_DSPARK && !runs(plan))
-        rule_broken(broken, "E08 method is dspark, profile w8a8 does not run that drafter");
 }
 
 /* ---- how many ---- */
@@ -91,7 +82,7 @@ static void choose_forced(const struct model_plan *plan, const qr_engine_options
     const double length = o->forced_acceptance_length;
     if (length == 0)
         return;
-    if (!is_wanted(o) || !runs(plan))
+    if (!is_wanted(o) || plan->config.drafter == QR_DRAFTER_NONE)
         rule_broken(broken, "E09 a forced acceptance length of %g without drafts", length);
     else if (!(length >= 1 && length <= limit + 1))
         rule_broken(broken, "E09 a forced acceptance length of %g, wanted 1 to %d", length, limit + 1);
@@ -116,6 +107,6 @@ struct draft_choice draft_choose(const struct model_plan *plan, const qr_engine_
     choose_sampling(o, &c, broken);
     choose_forced(plan, o, c.limit, &c, broken);
     c.rests &= c.forced == 0;
-    const bool drafts = runs(plan) && (is_word(o->method, "auto") || is_word(o->method, drafter_name(c.drafter)));
+    const bool drafts = plan->config.drafter != QR_DRAFTER_NONE && (is_word(o->method, "auto") || is_word(o->method, drafter_name(c.drafter)));
     return drafts ? c : none;
 }

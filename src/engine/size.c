@@ -56,13 +56,13 @@ static int64_t table_bytes(const struct qr_config *c)
 }
 
 /* Bytes of the weights that the w8a8 profile holds in a form of its own: derived from an official folder, or turned. */
-static qr_status prepared_bytes(const struct model_plan *plan, int64_t *out, qr_error *err)
+static qr_status prepared_bytes(const struct model_plan *plan, bool drafter, int64_t *out, qr_error *err)
 {
     struct byte_plan bytes = {.items = NULL};
     *out = 0;
     if (plan->profile != QR_PROFILE_W8A8)
         return QR_OK;
-    qr_status st = w8a8_plan_bytes(plan, false, &bytes, err);
+    qr_status st = w8a8_plan_bytes(plan, drafter, &bytes, err);
     if (st == QR_OK && bytes.failed)
         st = qr_fail(err, QR_NO_MEMORY, "no memory for the byte plan");
     if (st == QR_OK)
@@ -244,7 +244,7 @@ static qr_status fit(const struct model_plan *plan, int64_t stored, const struct
 {
     const qr_engine_options *o = &out->options;
     const struct geometry *g = &out->geometry;
-    qr_status st = prepared_bytes(plan, &out->prepared, err);
+    qr_status st = prepared_bytes(plan, out->drafts.drafter != QR_DRAFTER_NONE, &out->prepared, err);
     if (st != QR_OK)
         return st;
     const int64_t tables = table_bytes(&plan->config), weights = stored - tables, available = memory_available();

@@ -182,6 +182,24 @@ static qr_status attend_keys(struct pass *p, const int32_t *selected, qr_error *
     return p->backend->attend(p->backend, &a, err);
 }
 
+/* What wo_a leaves, and its codes. Under W8A8 a stage of the block drafter rounds it to bf16 and quantizes whole rows
+ * (v4-model.md appendix D), where other layers quantize groups (7.4). */
+static struct activation low_output(const struct pass *p)
+{
+    struct activation t = p->ws->t;
+    if (p->w8a8 && p->draft_block)
+        t.format = ACT_BF16;
+    return t;
+}
+
+static struct activation low_output_codes(const struct pass *p)
+{
+    struct activation tq = p->ws->tq;
+    if (p->w8a8 && p->draft_block)
+        tq.block = tq.cols;
+    return tq;
+}
+
 /* From the low-rank queries of the query rows to the grouped output projection's first half. */
 static qr_status attend_rows(struct pass *p, enum query_norm head_norm, const int32_t *selected, qr_error *err)
 {
@@ -193,7 +211,7 @@ static qr_status attend_rows(struct pass *p, enum query_norm head_norm, const in
     TRY(attend_keys(p, selected, err));
     TRY(CALL(unrotate, .rows = rows, .step = p->step, .heads = c->num_attention_heads, .head_dim = c->head_dim,
              .rope = p->rope, .in = ws->o, .out = ws->o_turned));
-    return CALL(linear, .rows = rows, .in = ws->o_turned, .weight = p->w->wo_a, .groups = c->o_groups, .out = ws->t);
+    return CALL(linear, .rows = rows, .in = ws->o_turned, .weight = p->w->wo_a, .groups = c->o_groups, .out = low_output(p));
 }
 
 /* A buffer that begins with row `from` of the step, as one that is addressed by step row. Rows before are not touched. */
@@ -260,8 +278,8 @@ qr_status attention_output(struct pass *p, qr_error *err)
     const int32_t hidden = p->config->hidden_size;
     struct activation y = {.format = ACT_BF16, .cols = hidden, .block = hidden, .codes = ws->y};
 
-    TRY(quantize(p, p->rows->query, ws->t, ws->tq, err));
-    return linear(p, p->rows->query, ws->tq, p->w->wo_b, y, err);
+    TRY(quantize(p, p->rows->query, low_output(p), low_output_codes(p), err));
+    return linear(p, p->rows->query, low_output_codes(p), p->w->wo_b, y, err);
 }
 
 /* ---- experts ---- */

@@ -15,9 +15,10 @@ static qr_status context_input(struct pass *p, struct row_list rows, qr_error *e
     const int32_t hidden = p->config->hidden_size;
     struct activation projected = {.format = ACT_BF16, .cols = hidden, .block = hidden, .codes = ws->y};
 
-    TRY(quantize(p, rows, ws->taps, ws->taps_q, err));
+    if (!p->w8a8)
+        TRY(quantize(p, rows, ws->taps, ws->taps_q, err));
     TRY(linear(p, rows, ws->taps_q, w->main_proj, projected, err));
-    return norm(p, rows, projected, w->main_norm, ws->x, ws->xq, err);
+    return norm(p, rows, projected, w->main_norm, ws->x, p->w8a8 ? (struct activation){0} : ws->xq, err);
 }
 
 qr_status dspark_context(struct pass *p, qr_error *err)

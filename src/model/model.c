@@ -75,8 +75,6 @@ static qr_status check_drafter(const struct model *m, const char *path, qr_error
     const enum qr_drafter drafter = m->plan->config.drafter;
     if (drafter == QR_DRAFTER_NONE)
         return qr_fail(err, QR_UNSUPPORTED, "%s: drafts are wanted, but the folder holds no drafter", path);
-    if (drafter == QR_DRAFTER_DSPARK && m->plan->profile == QR_PROFILE_W8A8)
-        return qr_fail(err, QR_UNSUPPORTED, "%s: drafts are wanted, but profile w8a8 does not run a DSpark drafter", path);
     return QR_OK;
 }
 

@@ -57,6 +57,11 @@ const struct w8a8_recipe w8a8_recipes[] = {
     {"e_proj_smooth", NULL, "e_proj.smooth", SCOPE_MTP, FORM_ONES, false},
     {"h_proj_w", "h_proj_scale", "h_proj.weight", SCOPE_MTP, FORM_INT8, false},
     {"h_proj_smooth", NULL, "h_proj.smooth", SCOPE_MTP, FORM_ONES, false},
+    {"main_proj_w", NULL, "main_proj.weight", SCOPE_FIRST, FORM_BF16, false},
+    {"main_norm_w", NULL, "main_norm.weight", SCOPE_FIRST, FORM_SAME, false},
+    {"markov_w1", NULL, "markov_head.markov_w1.weight", SCOPE_LAST, FORM_SAME, false},
+    {"markov_w2", NULL, "markov_head.markov_w2.weight", SCOPE_LAST, FORM_SAME, false},
+    {"confidence_w", NULL, "confidence_head.proj.weight", SCOPE_LAST, FORM_SAME, false},
 };
 const int32_t w8a8_recipe_count = sizeof w8a8_recipes / sizeof *w8a8_recipes;
 
@@ -114,7 +119,8 @@ void official_join(const struct model_plan *plan, const struct w8a8_recipe *reci
 
 static bool applies(const struct model_plan *plan, const struct w8a8_recipe *recipe, int32_t layer)
 {
-    bool mtp = layer >= plan->layers;
+    const bool mtp = layer >= plan->layers, serial = plan->config.drafter == QR_DRAFTER_MTP;
+    const bool last = layer == plan->layers + plan->draft_layers - 1;
     switch (recipe->scope) {
     case SCOPE_LAYERS:
         return layer >= 0;
@@ -127,9 +133,13 @@ static bool applies(const struct model_plan *plan, const struct w8a8_recipe *rec
     case SCOPE_MODEL:
         return layer < 0;
     case SCOPE_HEAD:
-        return layer < 0 || mtp;
+        return layer < 0 || (mtp && last);
     case SCOPE_MTP:
-        return mtp;
+        return mtp && serial;
+    case SCOPE_FIRST:
+        return layer == plan->layers && !serial;
+    case SCOPE_LAST:
+        return mtp && last && !serial;
     }
     return false;
 }
@@ -149,9 +159,9 @@ const struct w8a8_recipe *w8a8_recipe_of(const struct model_plan *plan, const st
 int32_t w8a8_place(const struct model_plan *plan, const struct w8a8_recipe *recipe, int32_t layer)
 {
     int32_t place = 0;
-    if (!stacked(recipe) || layer >= plan->layers)
+    if (!stacked(recipe))
         return 0;
-    for (int32_t i = 0; i < layer; i++)
+    for (int32_t i = layer >= plan->layers ? plan->layers : 0; i < layer; i++)
         place += applies(plan, recipe, i);
     return place;
 }
@@ -161,8 +171,6 @@ int32_t w8a8_layers(const struct model_plan *plan, const struct w8a8_recipe *rec
 {
     int32_t first = mtp ? plan->layers : stacked(recipe) ? 0 : -1;
     int32_t end = mtp ? plan->layers + plan->draft_layers : stacked(recipe) ? plan->layers : 0, count = 0;
-    if (mtp && plan->config.drafter != QR_DRAFTER_MTP)
-        return 0;
     for (int32_t layer = first; layer < end; layer++)
         if (applies(plan, recipe, layer))
             out[count++] = layer;

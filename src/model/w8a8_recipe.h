@@ -4,15 +4,17 @@
 
 #include "plan/plan.h"
 
-/* Which layers have the tensor, stacked on a leading axis; the MTP layer's stand apart, named with "mtp_". */
+/* Which layers have the tensor, stacked on a leading axis; the drafter's stand apart, named with "mtp_". */
 enum w8a8_scope {
-    SCOPE_LAYERS, /* every layer, and the MTP layer in a stack of one */
+    SCOPE_LAYERS, /* every layer, and the drafter's in a stack of its own */
     SCOPE_BACKBONE,
     SCOPE_HCA,
     SCOPE_CSA,
     SCOPE_MODEL, /* once, no stack */
-    SCOPE_HEAD,  /* once, and once for the MTP layer, no stack */
-    SCOPE_MTP    /* the MTP layer, no stack */
+    SCOPE_HEAD,  /* once, and once for the drafter's last layer, no stack */
+    SCOPE_MTP,   /* the MTP layer, no stack */
+    SCOPE_FIRST, /* the first stage of a DSpark drafter, no stack */
+    SCOPE_LAST   /* its last */
 };
 
 enum w8a8_form {
@@ -35,13 +37,14 @@ struct w8a8_recipe {
     bool turned; /* stored [in, out], where official ones are [out, in] */
 };
 
-/* All of them; the MTP layer's are those of SCOPE_LAYERS, SCOPE_HEAD and SCOPE_MTP. */
+/* All of them; the MTP layer's are those of SCOPE_LAYERS, SCOPE_HEAD and SCOPE_MTP, a DSpark drafter's those of SCOPE_LAYERS,
+ * SCOPE_FIRST, SCOPE_LAST and SCOPE_HEAD. */
 extern const struct w8a8_recipe w8a8_recipes[];
 extern const int32_t w8a8_recipe_count;
 
 /* An official name in its parts: "layers.3.ffn.experts.7.w1.weight" is layer 3, expert 7, "ffn.experts.*.w1.weight". */
 struct official_name {
-    int32_t layer;  /* backbone first, then the MTP layer; -1: none */
+    int32_t layer;  /* backbone first, then the drafter's; -1: none */
     int32_t expert; /* -1: none */
     char stem[64];
 };
@@ -53,7 +56,7 @@ void official_join(const struct model_plan *plan, const struct w8a8_recipe *reci
 /* The recipe whose official tensor that is, or NULL. */
 const struct w8a8_recipe *w8a8_recipe_of(const struct model_plan *plan, const struct official_name *name);
 
-/* Place of `layer` in the stack of the recipe's backbone (or MTP) tensor; 0 without a stack. */
+/* Place of `layer` in the stack of the recipe's backbone (or drafter's) tensor; 0 without a stack. */
 int32_t w8a8_place(const struct model_plan *plan, const struct w8a8_recipe *recipe, int32_t layer);
 /* Layers in that stack, in order, into `out`; -1 where no layer is meant. Returns how many; 0: the model has none. */
 int32_t w8a8_layers(const struct model_plan *plan, const struct w8a8_recipe *recipe, bool mtp,

@@ -199,7 +199,7 @@ static void lay_dspark(struct layout *l, const struct model_plan *plan, const st
 {
     const struct qr_config *c = &plan->config;
     l->rows = limits->max_rows;
-    w->taps_q = codes(l, c, w->taps.cols, w->taps.cols);
+    w->taps_q = l->w8a8 ? w->taps : codes(l, c, w->taps.cols, w->taps.cols); /* main_proj is a bf16 matrix there */
     l->rows = limits->max_draft_rows;
     w->draft_hidden = bf16(l, c->hidden_size);
     w->draft_confidence = f32_over(take_f32(l, 1), 1);

@@ -167,6 +167,21 @@ static void mtp(struct schema_builder *b)
     head_connection(&single, c);
 }
 
+/* The stages of a DSpark drafter as window layers, and what the first and the last have beside (speculation.md 2.3, 2.7). */
+static void dspark(struct schema_builder *b, int32_t stages)
+{
+    const struct qr_config *c = b->config;
+    struct stack stacked = {b, "mtp_", stages}, single = {b, "mtp_", 0};
+    const int64_t d = c->hidden_size, rank = c->dspark_markov_rank;
+    layers(&stacked, c);
+    matrix(&single, "main_proj_w", DTYPE_BF16, d, c->n_dspark_targets * d);
+    vector(&single, "main_norm_w", DTYPE_BF16, d);
+    matrix(&single, "markov_w1", DTYPE_BF16, c->vocab_size, rank);
+    matrix(&single, "markov_w2", DTYPE_BF16, c->vocab_size, rank);
+    matrix(&single, "confidence_w", DTYPE_BF16, 1, d + rank);
+    head_connection(&single, c);
+}
+
 /* How many positions they cover is the writer's choice; a reader may compute them. */
 static void rope_tables(struct schema_builder *b)
 {
@@ -190,5 +205,7 @@ void schema_w8a8(struct schema_builder *b, const struct model_plan *plan)
     head_connection(&single, c);
     if (c->drafter == QR_DRAFTER_MTP)
         mtp(b);
+    if (c->drafter == QR_DRAFTER_DSPARK)
+        dspark(b, plan->draft_layers);
     rope_tables(b);
 }

@@ -351,11 +351,7 @@ static qr_status drafted(qr_engine *engine, const struct accept_prompt p[3], con
 
 const char *accept_no_drafts(const struct accept *a)
 {
-    if (a->config.drafter == QR_DRAFTER_NONE)
-        return "the checkpoint has no drafter";
-    return a->config.drafter == QR_DRAFTER_DSPARK && a->plan.profile == QR_PROFILE_W8A8
-               ? "profile w8a8 does not run a DSpark drafter"
-               : NULL;
+    return a->config.drafter == QR_DRAFTER_NONE ? "the checkpoint has no drafter" : NULL;
 }
 
 qr_status accept_drafts(struct accept *a, struct accept_figures *f, qr_error *err)

@@ -10,12 +10,7 @@
 /* Tokens before the calls that are compared, at most; rows of a step of them; rows of the compared chunk, and tokens behind. */
 enum { MOST_CONTEXT = 640, CONTEXT_ROWS = 128, CHUNK_ROWS = 32, SINGLE_TOKENS = 4 };
 
-/* W8A8 runs the MTP layer alone. */
-static bool machine_drafts(const struct machine *m)
-{
-    return m->config.drafter == QR_DRAFTER_MTP ||
-           (m->config.drafter == QR_DRAFTER_DSPARK && m->plan.profile == QR_PROFILE_REFERENCE);
-}
+static bool machine_drafts(const struct machine *m) { return m->config.drafter != QR_DRAFTER_NONE; }
 
 qr_status machine_open(const char *dir, const char *profile, const struct qr_log *log, struct machine *out, qr_error *err)
 {

@@ -1,5 +1,6 @@
 """A direct computation of speculation.md section 2 for the V4 releases: keys from taps, drafts behind them, from the tensors
-of a folder alone. Sums are made in double precision and rounded where v4-model.md appendix A.1 and A.2 write a rounding."""
+of a folder alone. Sums are made in double precision and rounded where v4-model.md appendix A.1 and A.2 write a rounding
+(Drafter), or 7.4 and appendix D (Deployed, profile w8a8)."""
 import math
 import operator
 import struct
@@ -231,7 +232,7 @@ class Drafter:
         return self.times(name + "w2", halves(inner))
 
     def moe(self, stage, row):
-        scores = []
+        row, scores = self.norm(row, self.vector(stage + "ffn_norm.weight")), []
         for w in self.plain(stage + "ffn.gate.weight"):
             z = single(dot(w, row))
             scores.append(single(math.sqrt(max(z, 0) + math.log1p(math.exp(-abs(z))))))
@@ -244,10 +245,11 @@ class Drafter:
         return halves([a + b for a, b in zip(out, self.expert(stage + "ffn.shared_experts.", row, 1.0))])
 
     def block(self, stage, streams, ring, first):
-        for half_name, norm, run in (("attn", "attn_norm", lambda rows: self.attention(stage, rows, ring, first)),
-                                     ("ffn", "ffn_norm", lambda rows: [self.moe(stage, x) for x in rows])):
-            mixed = [self.mixes(s, *[f"{stage}hc_{half_name}_{part}" for part in ("fn", "base", "scale")]) for s in streams]
-            rows = [self.norm(self.collapsed(s, m[0]), self.vector(stage + norm + ".weight")) for s, m in zip(streams, mixed)]
+        norm = self.vector(stage + "attn_norm.weight")
+        for part, run in (("attn", lambda rows: self.attention(stage, [self.norm(x, norm) for x in rows], ring, first)),
+                          ("ffn", lambda rows: [self.moe(stage, x) for x in rows])):
+            mixed = [self.mixes(s, *[f"{stage}hc_{part}_{kind}" for kind in ("fn", "base", "scale")]) for s in streams]
+            rows = [self.collapsed(s, m[0]) for s, m in zip(streams, mixed)]
             streams = [self.expanded(s, y, m[1], m[2]) for s, y, m in zip(streams, run(rows), mixed)]
         return streams
 
@@ -296,3 +298,131 @@ class Dense:
             return
         b = Blocks(weight, scale)
         self.rows = [[w * b.scales[j // 128][k // 128] for k, w in enumerate(row)] for j, row in enumerate(b.rows)]
+
+
+# ---- profile w8a8 ----
+
+def int8(row):
+    """7.3: codes and the scale of a row."""
+    factor = single(127 / max(1e-4, max(map(abs, row))))
+    return [round(v) for v in singles([x * factor for x in row])], single(1 / factor)
+
+
+class Channels:
+    """7.2: a matrix as INT8, a scale for each output channel."""
+
+    def __init__(self, rows):
+        self.rows = [int8(row) for row in rows]
+
+    def times(self, codes, scale):
+        return [single(single(single(dot(codes, q)) * scale) * s) for q, s in self.rows]
+
+
+def values_of(weight, scale):
+    """A matrix of codes as numbers, exactly."""
+    b = Blocks(weight, scale)
+    return [[w * b.scales[j // b.tile][k // b.size] for k, w in enumerate(row)] for j, row in enumerate(b.rows)]
+
+
+class Deployed(Drafter):
+    def dense(self, name):
+        return self.get(name + ".weight", lambda a: values_of(a, self.tensors[name + ".scale"]) if a.dtype != "BF16" else matrix(a))
+
+    def channels(self, name):
+        return self.get(name + ".weight", lambda a: Channels(values_of(a, self.tensors[name + ".scale"])))
+
+    def product(self, name, row):
+        return [single(dot(w, row)) for w in self.dense(name)]
+
+    def times(self, name, row):
+        return halves(self.product(name, row))
+
+    def wide_norm(self, row, weight):
+        factor = single(1 / math.sqrt(single(dot(row, row) / len(row)) + self.eps))
+        return singles([single(x * factor) * w for x, w in zip(row, weight)])
+
+    def turned(self, row, position, sign=1):
+        """By tables rounded to bf16."""
+        first, out = len(row) - 2 * len(self.rates), list(row)
+        for i, rate in enumerate(self.rates):
+            angle = single(position * rate)
+            cos, sin = half(math.cos(angle)), sign * half(math.sin(angle))
+            x, y = row[first + 2 * i], row[first + 2 * i + 1]
+            out[first + 2 * i:first + 2 * i + 2] = [x * cos - y * sin, x * sin + y * cos]
+        return halves(out)
+
+    def key(self, stage, row, position):
+        k = self.wide_norm(self.product(stage + "attn.wkv", row), self.vector(stage + "attn.kv_norm.weight"))
+        return self.turned(k, position)
+
+    def collapsed(self, streams, pre):
+        a, b, c, d = ([p * x for x in s] for p, s in zip(pre, streams))
+        return halves([(p + q) + (r + t) for p, q, r, t in zip(a, b, c, d)])
+
+    def expanded(self, streams, out, post, comb):
+        return [singles([post[k] * y + dot([row[k] for row in comb], column) for y, column in zip(out, zip(*streams))])
+                for k in range(len(streams))]
+
+    def heads(self, stage, row, position):
+        low = self.wide_norm(self.product(stage + "attn.wq_a", row), self.vector(stage + "attn.q_norm.weight"))
+        q, d, out = self.channels(stage + "attn.wq_b").times(*int8(low)), self.c["head_dim"], []
+        for at in range(0, len(q), d):
+            factor = single(1 / math.sqrt(single(dot(q[at:at + d], q[at:at + d]) / d) + self.eps))
+            out.append(self.turned(singles([x * factor for x in q[at:at + d]]), position))
+        return out
+
+    def attended(self, q, slots, sink):
+        """7.4: tiles of 128 slots, merged from left to right."""
+        high, total, out, factor = -math.inf, 0.0, [0.0] * len(q), single(len(q) ** -0.5)
+        for at in range(0, len(slots), 128):
+            keys = [k for k in slots[at:at + 128] if k is not None]
+            if not keys:
+                continue
+            scores = singles([single(dot(q, k)) * factor for k in keys])
+            largest = max(scores)
+            powers = singles([math.exp(s - largest) for s in scores])
+            part = singles([dot(halves(powers), column) for column in zip(*keys)])
+            both = max(high, largest)
+            old, new = (single(math.exp(x - both)) if x > -math.inf else 0.0 for x in (high, largest))
+            total = single(total * old + single(sum(powers)) * new)
+            out, high = singles([a * old + b * new for a, b in zip(out, part)]), both
+        total += math.exp(sink - high)
+        return singles([o / total for o in out])
+
+    def attention(self, stage, rows, ring, first):
+        fresh = [self.key(stage, x, first + j) for j, x in enumerate(rows)]
+        slots = ring + [None] * (self.c["sliding_window"] - len(ring)) + fresh
+        sinks, groups, out = self.vector(stage + "attn.attn_sink"), self.c["o_groups"], []
+        low, high = self.dense(stage + "attn.wo_a"), self.channels(stage + "attn.wo_b")
+        for j, x in enumerate(rows):
+            o = []
+            for q, sink in zip(self.heads(stage, x, first + j), sinks):
+                o += self.turned(self.attended(q, slots, sink), first + j, -1)
+            width = len(o) // groups
+            u = halves([dot(w, o[n * groups // len(low) * width:][:width]) for n, w in enumerate(low)])
+            out.append(halves(high.times(*int8(u))))  # appendix D: bf16, whole rows
+        return out
+
+    def expert(self, name, x8, scale, factor):
+        limit, inner = self.c["swiglu_limit"], []
+        for g, u in zip(self.channels(name + "w1").times(x8, scale), self.channels(name + "w3").times(x8, scale)):
+            g, u = min(g, limit), max(-limit, min(limit, u))
+            inner.append(g * sigmoid(g) * u)
+        codes, own = int8(singles(inner))
+        return halves(self.channels(name + "w2").times(codes, single(own * factor)))
+
+    def moe(self, stage, row):
+        wide = singles([x * w for x, w in zip(row, self.vector(stage + "ffn_norm.weight"))])
+        inverse = single(1 / math.sqrt(single(dot(row, row) / len(row)) + self.eps))
+        x8, scale = int8(wide)
+        scale, scores = single(scale * inverse), []
+        for w in self.plain(stage + "ffn.gate.weight"):
+            z = single(inverse * single(dot(w, wide)))
+            scores.append(single(math.sqrt(max(z, 0) + math.log1p(math.exp(-abs(z))))))
+        bias = self.vector(stage + "ffn.gate.bias")
+        order = sorted(range(len(scores)), key=lambda e: (-single(scores[e] + bias[e]), e))[:self.c["num_experts_per_tok"]]
+        total, out = sum(scores[e] for e in order), self.expert(stage + "ffn.shared_experts.", x8, scale, 1.0)
+        for e in order:
+            y = self.expert(f"{stage}ffn.experts.{e}.", x8, scale, single(scores[e] / total * self.c["routed_scaling_factor"]))
+            out = singles([a + b for a, b in zip(out, y)])
+        return halves(out)
