@@ -53,7 +53,8 @@ extern const struct accept_case accept_cases[];
 /* Whether the device can run bounded replay, and the model has something for it to cut (runtime.md 7.1, E26, E27). */
 bool accept_has_bounded(const struct accept *a);
 
-/* ---- the cases: accept_steps.c, accept_lives.c, accept_hits.c, accept_soak.c, accept_static.c ---- */
+/* ---- the cases: accept_steps.c, accept_lives.c, accept_hits.c, accept_drafts.c, accept_soak.c,
+ * accept_static.c ---- */
 
 qr_status accept_chunks(struct accept *a, struct accept_figures *f, qr_error *err);     /* A01 */
 qr_status accept_padding(struct accept *a, struct accept_figures *f, qr_error *err);    /* A02 */

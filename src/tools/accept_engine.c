@@ -48,18 +48,36 @@ qr_sampling accept_greedy(const struct accept_prompt *p)
     return greedy;
 }
 
-qr_status accept_submit(qr_engine *engine, const struct accept_prompt *p, int32_t most, qr_handle after, qr_handle *out,
-                        qr_error *err)
+/* `greedy` is filled in, and must outlive what is returned. */
+static qr_request greedy_request(const struct accept_prompt *p, int32_t most, qr_sampling *greedy)
 {
-    const qr_sampling greedy = accept_greedy(p);
     qr_request q = QR_REQUEST;
-    q.sampling = &greedy;
+    *greedy = accept_greedy(p);
+    q.sampling = greedy;
     q.tokens = p->tokens;
     q.token_count = (size_t)p->count;
     q.max_tokens = most;
     q.ignore_eos = true;
     q.logprobs = 0;
+    return q;
+}
+
+qr_status accept_submit(qr_engine *engine, const struct accept_prompt *p, int32_t most, qr_handle after, qr_handle *out,
+                        qr_error *err)
+{
+    qr_sampling greedy;
+    qr_request q = greedy_request(p, most, &greedy);
     q.after = after;
+    return qr_submit(engine, &q, NULL, NULL, out, err);
+}
+
+qr_status accept_submit_stop(qr_engine *engine, const struct accept_prompt *p, int32_t most, int32_t stop, qr_handle *out,
+                             qr_error *err)
+{
+    qr_sampling greedy;
+    qr_request q = greedy_request(p, most, &greedy);
+    q.stop_tokens = &stop;
+    q.stop_token_count = 1;
     return qr_submit(engine, &q, NULL, NULL, out, err);
 }
 

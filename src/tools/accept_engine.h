@@ -34,6 +34,9 @@ qr_sampling accept_greedy(const struct accept_prompt *p);
 /* Greedy, `most` tokens of answer. `after`: a request that it is a fork of; 0. */
 qr_status accept_submit(qr_engine *engine, const struct accept_prompt *p, int32_t most, qr_handle after, qr_handle *out,
                         qr_error *err);
+/* The same, but the answer ends at token `stop`. */
+qr_status accept_submit_stop(qr_engine *engine, const struct accept_prompt *p, int32_t most, int32_t stop, qr_handle *out,
+                             qr_error *err);
 /* Polls to the end and forgets the request. */
 qr_status accept_finish(qr_engine *engine, qr_handle handle, struct accept_answer *out, qr_error *err);
 qr_status accept_ask(qr_engine *engine, const struct accept_prompt *p, int32_t most, struct accept_answer *out,

@@ -1,5 +1,5 @@
 /* accept_lives.c: requests that share an engine: turned around, forked, preempted, cancelled, put to sleep (A03 to A08,
- * A16, A26). */
+ * A26). */
 #include <stdio.h>
 #include <string.h>
 
@@ -314,63 +314,6 @@ static qr_status slot_reuse(struct accept *a, const char *replay, struct accept_
 qr_status accept_slot_reuse(struct accept *a, struct accept_figures *f, qr_error *err)
 {
     return accept_all_modes(a, f, slot_reuse, err);
-}
-
-/* ---- A16 ---- */
-
-enum { DRAFTED = 24 };
-
-/* Three requests that are drafted for: one is preempted with drafts pending, one cancelled behind a verify step; then
- * the first again, from what they left in the cache. */
-static qr_status drafted(qr_engine *engine, const struct accept_prompt p[3], const struct accept_answer alone[3],
-                         struct accept_figures *f, qr_error *err)
-{
-    struct accept_answer r;
-    qr_handle handle[3];
-    const uint64_t steps = accept_metrics(engine).steps;
-    int64_t proposed = 0;
-    for (int i = 0; i < 3; i++)
-        TRY(accept_submit(engine, &p[i], DRAFTED, 0, &handle[i], err));
-    for (uint64_t later = 5; later < 24; later += 6)
-        TRY(qr_inject(engine, QR_INJECT_PREEMPT, handle[0], steps + later, err));
-    TRY(qr_inject(engine, QR_INJECT_CANCEL, handle[1], steps + 20, err));
-    for (int i = 0; i < 3; i++) {
-        TRY(accept_finish(engine, handle[i], &r, err));
-        TRY(begins_like(&alone[i], &r, "with drafts", err));
-        proposed += r.usage.draft_proposed;
-        accept_count(f, "proposed", r.usage.draft_proposed);
-        accept_count(f, "accepted", r.usage.draft_accepted);
-    }
-    if (proposed == 0 || accept_metrics(engine).preemptions == 0)
-        return qr_fail(err, QR_INTERNAL, "%lld drafts and %llu preemptions: drafted answers show nothing", (long long)proposed,
-                       (unsigned long long)accept_metrics(engine).preemptions);
-    TRY(accept_ask(engine, &p[0], DRAFTED, &r, err));
-    TRY(accept_same(&alone[0], &r, "with drafts, from the cache", err));
-    return accept_returned(engine, "with drafts", err);
-}
-
-const char *accept_no_drafts(const struct accept *a)
-{
-    return a->config.drafter == QR_DRAFTER_NONE ? "the checkpoint has no drafter" : NULL;
-}
-
-qr_status accept_drafts(struct accept *a, struct accept_figures *f, qr_error *err)
-{
-    const int32_t most = geometry_defaults(&a->plan).draft_width;
-    struct accept_prompt p[3];
-    struct accept_answer alone[3];
-    for (int i = 0; i < 3; i++) {
-        accept_prompt(a, 0, 0, 30 + i, a->prompts[i < 2 ? i : 0] + i, &p[i]);
-        TRY(accept_alone(a, &p[i], DRAFTED, &alone[i], err));
-    }
-    for (int32_t drafts = 1; drafts <= most; drafts++) {
-        qr_engine *engine;
-        TRY(accept_open(a, &(struct accept_setup){.drafts = drafts}, &engine, err));
-        const qr_status st = drafted(engine, p, alone, f, err);
-        qr_engine_destroy(engine);
-        TRY(st);
-    }
-    return QR_OK;
 }
 
 /* ---- A26 ---- */

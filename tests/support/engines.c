@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "cli/commands.h"
+#include "engine/model.h"
 #include "support/scratch.h"
 #include "support/support.h"
 #include "support/tokenizers.h"
@@ -84,6 +85,24 @@ struct opened engine_open(const char *dir, const char *device, int threads, cons
     if (engine.kv_ram_bytes == 0)
         engine.kv_ram_bytes = 64 << 20;
     must(qr_model_open(dir[0] == '/' ? dir : source_path(dir), &model, &o.model, &err), &err);
+    must(qr_engine_create(o.model, &engine, &o.engine, &err), &err);
+    return o;
+}
+
+struct opened engine_open_ids(const char *dir, int threads, const qr_engine_options *options)
+{
+    qr_model_options model = QR_MODEL_OPTIONS;
+    qr_engine_options engine = *options;
+    const char *path = dir[0] == '/' ? dir : source_path(dir);
+    struct opened o;
+    qr_error err = {0};
+    model.threads = threads;
+    engine.kv_ram_bytes = 64 << 20;
+    must(model_open_parts(path, &model, false, &o.model, &err), &err);
+    must(tok_open_ids(path, NULL, &o.model->tokenizer, &err), &err);
+    must(tok_ban_list(o.model->tokenizer, &o.model->banned, &err), &err);
+    if (o.model->config.n_engram > 0)
+        must(token_map_build(o.model->tokenizer, &o.model->map, &err), &err);
     must(qr_engine_create(o.model, &engine, &o.engine, &err), &err);
     return o;
 }

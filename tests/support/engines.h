@@ -17,6 +17,8 @@ struct opened {
 };
 /* `dir`: a folder of the source tree, or an absolute path. `options` NULL: a cache of 64 MiB; kv_ram_bytes 0 becomes that. */
 struct opened engine_open(const char *dir, const char *device, int threads, const qr_engine_options *options);
+/* The same for a folder whose tokenizer cannot split text, as those of the golden traces: requests give tokens. */
+struct opened engine_open_ids(const char *dir, int threads, const qr_engine_options *options);
 void engine_close(struct opened *o);
 
 enum { REPLY_TOP = 20 };

@@ -1,0 +1,169 @@
+#include "support/draft_starts.h"
+
+#include <stdio.h>
+#include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "cache/row_places.h"
+#include "engine/engine.h"
+#include "support/engines.h"
+#include "support/support.h"
+
+enum { LONGEST = 700, ANSWER = 5, PASSES = 2 * ANSWER };
+
+/* What the drafter of a request had and said at one place. */
+struct pass {
+    int32_t known;  /* tokens */
+    uint64_t rings; /* of the rows that it reads */
+    int32_t drafts[SCHED_MAX_WIDTH], made;
+};
+
+struct record {
+    struct qr_engine *engine;
+    struct pass pass[PASSES];
+    int32_t passes;
+};
+
+/* The last W rows below the cursor, of MTP the last W - 1 and the row at hand. */
+static uint64_t ring_rows(const struct qr_engine *e, const struct sched_request *r)
+{
+    const struct model_cache cache = runner_cache(e->runner);
+    const struct row_pool pool = {.geometry = cache.geometry, .layout = cache.pool, .base = cache.base};
+    const int32_t window = cache.geometry->window, layers = e->model->plan.layers;
+    const bool block = e->model->config.drafter == QR_DRAFTER_DSPARK;
+    uint64_t sum = 0;
+    for (int32_t layer = layers; layer < cache.geometry->ring_layers; layer++)
+        for (int32_t p = r->done - window + !block; p < r->done; p++) {
+            if (p < 0)
+                continue;
+            const struct row_bytes row = place_window(&pool, r->slot, layer, p);
+            sum = XXH3_64bits_withSeed(row.at, (size_t)row.bytes, sum);
+        }
+    return sum;
+}
+
+static int32_t note(void *user, const struct sched_request *r, int32_t *drafts, int32_t count, int32_t limit)
+{
+    struct record *record = user;
+    (void)limit;
+    if (record->passes < PASSES) {
+        struct pass *p = &record->pass[record->passes++];
+        *p = (struct pass){.known = r->count, .rings = ring_rows(record->engine, r), .made = count};
+        memcpy(p->drafts, drafts, (size_t)count * sizeof *drafts);
+    }
+    return count;
+}
+
+struct side {
+    struct opened o;
+    struct record record;
+};
+
+static void open_side(struct side *s, const struct draft_starts_world *w, const char *decoder, const char *encoder, bool cold,
+                      bool drafts)
+{
+    qr_engine_options o = QR_ENGINE_OPTIONS;
+    o.method = drafts ? w->method : "none";
+    o.max_num_seqs = 2;
+    o.max_model_len = LONGEST + ANSWER + 8;
+    o.max_num_batched_tokens = cold ? LONGEST : w->rows;
+    o.decoder_replay = decoder;
+    o.encoder_replay = encoder;
+    o.no_prefix_caching = cold;
+    o.state_checkpoint_interval_tokens = 128;
+    s->o = engine_open_ids(w->model, 1, &o);
+    s->record = (struct record){.engine = s->o.engine};
+    const struct draft_hook hook = {.replace = note, .user = &s->record};
+    if (drafts)
+        speculation_hook(s->o.engine->speculation, &hook);
+}
+
+static void tokens_of(uint32_t seed, int32_t *out, int32_t count, int32_t vocab)
+{
+    uint64_t state = seed * UINT64_C(0x9E3779B97F4A7C15) + 1;
+    for (int32_t i = 0; i < count; i++) {
+        state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        out[i] = 3 + (int32_t)((state >> 33) % (uint64_t)(vocab - 9));
+    }
+}
+
+static struct reply answer(struct side *s, const int32_t *tokens, int32_t count)
+{
+    qr_sampling greedy = QR_SAMPLING;
+    qr_request q = QR_REQUEST;
+    greedy.temperature = 0;
+    q.sampling = &greedy;
+    q.tokens = tokens;
+    q.token_count = (size_t)count;
+    q.max_tokens = ANSWER;
+    q.ignore_eos = true;
+    q.logprobs = 0;
+    s->record.passes = 0;
+    return reply_of(&s->o, &q);
+}
+
+static void same_drafts(const struct record *a, const struct record *b, const char *what)
+{
+    assert_true(a->passes > 0);
+    if (a->passes != b->passes)
+        fail_msg("%s: %d draft passes, cold %d", what, (int)b->passes, (int)a->passes);
+    for (int32_t i = 0; i < a->passes; i++) {
+        const struct pass *p = &a->pass[i], *q = &b->pass[i];
+        if (p->known != q->known || p->rings != q->rings)
+            fail_msg("%s: the drafter's rows behind token %d are not those of a cold run", what, (int)p->known);
+        if (p->made != q->made || memcmp(p->drafts, q->drafts, (size_t)p->made * sizeof *p->drafts) != 0)
+            fail_msg("%s: the drafts behind token %d are not those of a cold run", what, (int)p->known);
+    }
+}
+
+static void one(const struct draft_starts_world *w, struct side *run, struct side *control, int32_t suffix, bool bounded,
+                struct draft_starts_counts *out)
+{
+    const int32_t vocab = run->o.engine->model->config.vocab_size, count = w->hit + suffix;
+    int32_t tokens[LONGEST];
+    char what[160];
+    snprintf(what, sizeof what, "%s, decoder %s, encoder %s, %d shared and %d more", w->model, w->decoder, w->encoder,
+             (int)w->hit, (int)suffix);
+    assert_in_range(count, 1, LONGEST);
+    tokens_of(3, tokens, w->hit, vocab);
+    tokens_of(100 + (uint32_t)suffix, tokens + w->hit, suffix, vocab);
+    for (int side = 0; side < 2 && w->hit > 0; side++) { /* what comes before leaves pages, and where it may an image */
+        int32_t before[LONGEST];
+        memcpy(before, tokens, (size_t)w->hit * sizeof *tokens);
+        tokens_of(5, before + w->hit, 9, vocab);
+        struct side *s = side ? control : run;
+        if (side && !bounded)
+            break;
+        assert_int_equal(qr_inject(s->o.engine, QR_INJECT_DROP_CACHE, 0, 0, NULL), QR_OK);
+        for (int turn = 0; turn < 2; turn++, before[w->hit] = 3 + suffix % 99) { /* the second asks for an image at the hit */
+            struct reply r = answer(s, before, w->hit + 9);
+            reply_free(&r);
+        }
+    }
+    struct reply cold = answer(control, tokens, count), r = answer(run, tokens, count);
+    assert_same_reply(&cold, &r, what);
+    if (!bounded)
+        same_drafts(&control->record, &run->record, what);
+    out->prompts++;
+    out->hits += r.usage.cached_tokens > 0;
+    out->drafts += run->record.passes;
+    reply_free(&cold);
+    reply_free(&r);
+}
+
+void draft_starts(const struct draft_starts_world *w, const int32_t *suffixes, int32_t count, struct draft_starts_counts *out)
+{
+    const bool bounded = strcmp(w->decoder, "bounded") == 0 || strcmp(w->encoder, "bounded") == 0;
+    struct side run, control;
+    *out = (struct draft_starts_counts){0};
+    open_side(&run, w, w->decoder, w->encoder, false, true);
+    if (bounded)
+        open_side(&control, w, w->decoder, w->encoder, false, false);
+    else
+        open_side(&control, w, "off", "off", true, true);
+    for (int32_t i = 0; i < count; i++)
+        one(w, &run, &control, suffixes[i], bounded, out);
+    engine_close(&run.o);
+    engine_close(&control.o);
+}

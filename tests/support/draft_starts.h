@@ -1,0 +1,20 @@
+/* draft_starts.h: wherever a prompt starts from and however it is cut, its drafter finds the rows that a cold run leaves, and
+ * says the same (speculation.md 3, 12: T12, T13). */
+#ifndef QR_TESTS_DRAFT_STARTS_H
+#define QR_TESTS_DRAFT_STARTS_H
+
+#include <stdint.h>
+
+struct draft_starts_world {
+    const char *model, *method; /* folder of the source tree, or an absolute path */
+    const char *decoder, *encoder; /* replay */
+    int32_t hit;                /* tokens that the prompt shares with one before it; 0: none */
+    int32_t rows;               /* of a step; 0: any number */
+};
+struct draft_starts_counts {
+    int32_t prompts, hits, drafts; /* drafts: passes that were compared */
+};
+/* For each length of what follows behind the hit. Bounded replay is compared with itself without drafts: tokens alone. */
+void draft_starts(const struct draft_starts_world *w, const int32_t *suffixes, int32_t count, struct draft_starts_counts *out);
+
+#endif
