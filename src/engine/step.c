@@ -123,24 +123,23 @@ static void note_time(struct task *t, const struct batch_span *span, double spen
     *(span->rows ? &t->usage.seconds_prefill : &t->usage.seconds_decode) += spent;
 }
 
-/* The wait of requests whose first span this is ends now. */
-static void note_queue(struct qr_engine *engine, const struct batch *batch, double now)
+/* The wait of requests whose first span this was ended when the step began. The lock is held. */
+static void note_queue(struct qr_engine *engine, const struct batch *batch, double began)
 {
-    pthread_mutex_lock(&engine->lock);
     for (int32_t b = 0; b < batch->count; b++) {
         const struct sched_request *s = sched_span_request(engine->sched, b);
         struct task *t = s ? s->owner : NULL;
         if (!t || !t->r || t->begun)
             continue;
         t->begun = true;
-        histogram_add(&engine->metrics.queue, now - t->r->submitted);
+        histogram_add(&engine->metrics.queue, began - t->r->submitted);
     }
-    pthread_mutex_unlock(&engine->lock);
 }
 
-static void note_step(struct qr_engine *engine, const struct batch *batch, qr_status st, double spent)
+static void note_step(struct qr_engine *engine, const struct batch *batch, qr_status st, double began, double spent)
 {
     pthread_mutex_lock(&engine->lock);
+    note_queue(engine, batch, began);
     qr_metrics *m = &engine->metrics;
     m->steps += batch->count > 0;
     m->step_seconds += spent;
@@ -193,12 +192,11 @@ bool engine_step(struct qr_engine *engine)
     if (!sched_next(engine->sched, &batch))
         return false;
     const double start = clock_seconds();
-    note_queue(engine, batch, start);
     qr_status st = sched_broken(engine->sched, &err); /* a debug build looks after every pass */
     if (st == QR_OK)
         st = run_batch(engine, batch, &err);
     const double spent = clock_seconds() - start;
-    note_step(engine, batch, st, spent);
+    note_step(engine, batch, st, start, spent);
     take_rows(engine, batch, st, &err, spent);
     if (st == QR_OK && batch->tentative)
         commit(engine, batch);
