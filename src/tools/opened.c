@@ -1,5 +1,7 @@
 #include "tools/opened.h"
 
+#include <string.h>
+
 #include "base/memory.h"
 #include "cli/plan.h"
 #include "engine/model.h"
@@ -88,9 +90,11 @@ qr_status opened_plan(const struct opened *o, const struct model_options *m, con
 qr_status opened_load(struct opened *o, const struct model_options *m, const struct runner_options *steps, qr_error *err)
 {
     const struct qr_log log = model_options_log(m);
-    const enum qr_profile profile = o->plan.profile;
-    TRY(model_folder_open(m->model, &o->config, &o->checkpoint, err));
-    TRY(plan_make(&o->config, profile, &o->plan, err));
+    const struct qr_config stated = o->config;
+    TRY(checkpoint_open(m->model, &o->checkpoint, err));
+    TRY(config_settle(o->checkpoint, &o->config, err));
+    if (memcmp(&stated, &o->config, sizeof stated) != 0) /* the shards decide what config.json leaves open */
+        TRY(plan_make(&o->config, o->plan.profile, &o->plan, err));
     TRY(open_token_map(m->model, &o->config, &log, &o->map, err));
     TRY(backend_open(m->device, m->threads, &log, &o->backend, err));
     return runner_open(o->checkpoint, &o->plan, &o->geometry, o->backend, o->config.n_engram > 0 ? &o->map : NULL, steps,
