@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "engine/rules.h"
 #include "tools/accept.h"
@@ -146,28 +147,33 @@ static qr_status make_bare(const char *model, char **out, qr_error *err)
     const char *place = getenv("TMPDIR");
     char *config = NULL, *real = NULL, *link = NULL;
     qr_status st = QR_OK;
-    *out = NULL;
-    if (asprintf(&config, "%s/config.json", model) < 0 ||
-        asprintf(out, "%s/quire-XXXXXX", place ? place : P_tmpdir) < 0)
-        return qr_fail(err, QR_NO_MEMORY, "no memory for a path");
-    real = realpath(config, NULL);
-    if (!real || !mkdtemp(*out) || asprintf(&link, "%s/config.json", *out) < 0 || symlink(real, link) != 0)
+    *out = path_join(place ? place : P_tmpdir, "quire-XXXXXX");
+    config = path_join(model, "config.json");
+    if (config)
+        real = realpath(config, NULL);
+    if (!*out || !config)
+        st = qr_fail(err, QR_NO_MEMORY, "no memory for a path");
+    else if (!real || !mkdtemp(*out))
         st = qr_fail(err, QR_IO, "%s: a folder with the config alone cannot be made there", *out);
-    free(config);
+    else if (!(link = path_join(*out, "config.json")))
+        st = qr_fail(err, QR_NO_MEMORY, "no memory for a path");
+    else if (symlink(real, link) != 0)
+        st = qr_fail(err, QR_IO, "%s: no link to %s can be made", link, real);
+    qr_free(config);
     free(real);
-    free(link);
+    qr_free(link);
     return st;
 }
 
 static void remove_bare(char *folder)
 {
-    char *link;
-    if (folder && asprintf(&link, "%s/config.json", folder) > 0) {
+    char *link = folder ? path_join(folder, "config.json") : NULL;
+    if (link)
         unlink(link);
+    if (folder)
         rmdir(folder);
-        free(link);
-    }
-    free(folder);
+    qr_free(link);
+    qr_free(folder);
 }
 
 static qr_status refused(const char *folder, const qr_engine_options *o, const char *rule, qr_error *err)
