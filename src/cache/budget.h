@@ -22,7 +22,9 @@ struct budget {
  * the file and do not count. */
 int64_t budget_default_bytes(int64_t available, int64_t resident_weights);
 
-/* STATE first, then as many blocks as fit, at most those that every slot at full length fills. Fails with QR_REFUSED:
+/* STATE first, then as many blocks as fit, at most those that every slot at full length fills: the pools are touched when
+ * an engine starts, and a small model with short requests would take half of the machine's memory for pages that no
+ * running request can fill. Who wants them for the prefixes of more requests asks for more slots or length. Fails with QR_REFUSED:
  * E31 with the bytes missing and the options that would fit when the states or one request of max_model_len do not, or a
  * max_model_len above the ceiling. */
 qr_status budget_fit(const struct geometry *g, const struct budget_request *request, struct budget *out, qr_error *err);
