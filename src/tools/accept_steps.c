@@ -372,7 +372,57 @@ static qr_status run_audit(struct lab *lab, const struct lab_request *whole, str
     return st;
 }
 
+/* A bounded decoder runs the last window of a prompt, in the forward that holds its end, of its last layer one row; in no
+ * other forward anything (runtime.md 7.1). */
+static qr_status check_bounded(const struct audit *a, int32_t decoder, int32_t end, bool finishes, qr_error *err)
+{
+    const struct accept *of = a->lab->a;
+    const int32_t tail = finishes ? end - rows_tail(&of->plan, end) : 0;
+    for (int32_t layer = decoder; layer < of->plan.layers; layer++) {
+        const int32_t wanted = layer == of->plan.layers - 1 ? least(1, tail) : tail;
+        if (a->queries[layer] != wanted || a->keys[layer] != tail)
+            return qr_fail(err, QR_INTERNAL,
+                           "replay bounded: decoder layer %d of a chunk that %s the prompt runs %d rows and %d keys, wanted "
+                           "%d and %d", layer, finishes ? "ends" : "does not end", a->queries[layer], a->keys[layer], wanted, tail);
+    }
+    return QR_OK;
+}
+
+/* A cold prompt under bounded replay, in chunks of which the last one holds the window. */
+static qr_status run_bounded_audit(struct lab *lab, const struct lab_request *whole, struct accept_figures *f, qr_error *err)
+{
+    const struct accept *a = lab->a;
+    const int32_t end = whole->count, window = a->config.sliding_window, decoder = rows_decoder(&a->plan),
+                  cut = most(1, (end - window) / 3);
+    const struct rows_request wanted = {.end = end, .boundary = -1, .first_logits = end - 1, .tail = true};
+    struct lab_request q;
+    struct row_plan all;
+    rows_exact(&a->plan, &wanted, &all);
+    qr_status st = lab_request(lab, whole->tokens, end, 1, false, &q, err);
+    while (st == QR_OK && q.position < end) {
+        const int32_t left = end - q.position;
+        struct audit audit = {.lab = lab, .rows = left <= cut + window ? left : cut};
+        const struct model_observer observer = {.user = &audit, .at = look};
+        const bool finishes = audit.rows == left;
+        struct batch_span span = lab_span(lab, &q, audit.rows);
+        struct row_plan rows = all;
+        if (!finishes)
+            rows_unfinished(&a->plan, &rows);
+        span.rows = &rows;
+        span.logits_from = finishes ? span.count - 1 : span.count;
+        st = lab_step(lab, &q, &span, &observer, err);
+        if (st == QR_OK)
+            st = check_audit(&audit, &rows, &span, err);
+        if (st == QR_OK)
+            st = check_bounded(&audit, decoder, end, finishes, err);
+        accept_count(f, finishes ? "bounded" : "bounded_chunks_without_decoder", 1);
+    }
+    return st;
+}
+
 qr_status accept_audit(struct accept *a, struct accept_figures *f, qr_error *err)
 {
-    return against_whole(a, most(a->prompts[1], 13 * a->block / 2), run_audit, f, err);
+    const int32_t count = most(a->prompts[1], 13 * a->block / 2);
+    TRY(against_whole(a, count, run_audit, f, err));
+    return accept_has_bounded(a) ? against_whole(a, count, run_bounded_audit, f, err) : QR_OK;
 }
