@@ -189,9 +189,13 @@ struct workspace_sizes {
     int64_t lists;                  /* rows and lists of a step, on the host and on the backend */
     int64_t engram;                 /* table rows of a step */
     int64_t sampling;               /* logits, sampler, counts of tokens */
-    int64_t scheduler;              /* batches, prefix index, table of state images */
+    int64_t scheduler;              /* batches and their results, prefix index, table of state images */
+    int64_t requests;               /* tokens and pages of requests that run */
     int64_t drafts;                 /* of a drafter beside its weights and buffers of a pass */
 };
+
+/* What one request takes while it runs: the scheduler's record of it, and the answer that forks read. */
+int64_t engine_request_bytes(int32_t limit, int32_t block_tokens);
 
 /* Where the model computes. */
 struct engine_place {

@@ -103,10 +103,20 @@ static void note_token(struct qr_engine *engine, struct request *r, int32_t toke
     r->last_token = now;
 }
 
+/* The answer has its length: what it might have grown to is given back. A finished request may be forked as long as its
+ * caller keeps it. */
+static void keep_answer(struct request *r)
+{
+    int32_t *kept = r->answer ? qr_realloc_array(r->answer, r->told > 0 ? (size_t)r->told : 1, sizeof *kept) : NULL;
+    if (kept)
+        r->answer = kept;
+}
+
 static void note_end(struct qr_engine *engine, struct request *r, qr_finish finish)
 {
     qr_metrics *m = &engine->metrics;
     r->state = REQUEST_FINISHED;
+    keep_answer(r);
     r->usage.seconds = clock_seconds() - r->submitted;
     (*(finish == QR_FINISH_ERROR       ? &m->requests_failed
        : finish == QR_FINISH_CANCELLED ? &m->requests_cancelled

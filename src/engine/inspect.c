@@ -39,6 +39,7 @@ static void plan_bytes(struct inspection *i)
                      {"Engram rows of a step", size->workspace.engram},
                      {"logits, sampler, token counts", size->workspace.sampling},
                      {"scheduler and prefix index", size->workspace.scheduler},
+                     {"tokens and pages of requests", size->workspace.requests},
                      {"drafts", size->workspace.drafts}};
     for (size_t w = 0; w < sizeof workspace / sizeof *workspace; w++)
         byte_plan_add(&i->bytes, BYTES_WORKSPACE, workspace[w].name, 1, workspace[w].bytes);

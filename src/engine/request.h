@@ -50,7 +50,7 @@ struct request {
     void *user;
     double submitted;
     struct event *final;            /* made at submit, so that the last event never lacks memory */
-    int32_t *answer;                /* [limit - prompt_count], once it runs: tokens whose events have been made, `told` of them */
+    int32_t *answer;                /* [limit - prompt_count] while it runs, then [told]: tokens whose events have been made */
 
     _Atomic bool cancelled;         /* set under the lock, looked at without it */
 

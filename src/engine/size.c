@@ -174,6 +174,12 @@ bool engine_watches_pages(const char *device)
 #endif
 }
 
+int64_t engine_request_bytes(int32_t limit, int32_t block_tokens)
+{
+    const struct request *r = NULL;
+    return sched_request_bytes_for(limit, block_tokens) + limit * (int64_t)sizeof *r->answer;
+}
+
 /* Everything beside weights and pools that an engine holds (architecture.md, law 3). */
 static qr_status size_workspace(const struct model_plan *plan, const struct engine_place *place, struct engine_size *size,
                                 qr_error *err)
@@ -197,7 +203,8 @@ static qr_status size_workspace(const struct model_plan *plan, const struct engi
     w->engram = ngrams_bytes_for(plan, m->max_rows);
     w->sampling = vocab * (int64_t)sizeof(float) + (int64_t)sampler_scratch_bytes(vocab) +
                   m->max_requests * (int64_t)token_counts_bytes(vocab);
-    w->scheduler = sched_bytes_for(&sched);
+    w->scheduler = sched_bytes_for(&sched) + m->max_requests * (int64_t)(sizeof(struct sched_result) + sizeof(int32_t));
+    w->requests = m->max_requests * engine_request_bytes(m->max_positions, size->geometry.options.block_tokens);
     w->drafts = speculation_bytes_for(&size->drafts, m->max_requests, m->max_rows) +
                 verdicts_bytes_for(&size->drafts, m->max_requests, vocab) +
                 runner_draft_bytes_for(&lists, m->max_draft_rows);
@@ -208,7 +215,7 @@ static qr_status size_workspace(const struct model_plan *plan, const struct engi
 
 static int64_t workspace_total(const struct workspace_sizes *w)
 {
-    return w->forward + w->scratch + w->lists + w->engram + w->sampling + w->scheduler + w->drafts;
+    return w->forward + w->scratch + w->lists + w->engram + w->sampling + w->scheduler + w->requests + w->drafts;
 }
 
 /* Everything that is allocated must be there, however it was asked for: 2.10's clamp by what is free. `available` 0: the

@@ -32,6 +32,14 @@ static bool allocate(struct sched_request *r, const struct request_given *g, int
     return r->tokens && r->blocks && r->keys && (!g->image_mask || r->image_mask) && (!g->content || r->content);
 }
 
+int64_t sched_request_bytes_for(int32_t limit, int32_t block_tokens)
+{
+    const struct sched_request *r = NULL;
+    const int64_t blocks = limit / block_tokens + 1;
+    return (int64_t)sizeof *r + limit * (int64_t)(sizeof *r->tokens + sizeof *r->image_mask) +
+           blocks * (int64_t)(sizeof *r->blocks + sizeof *r->keys);
+}
+
 qr_status sched_request_make(const struct request_given *given, int32_t block_tokens, struct sched_request **out,
                              qr_error *err)
 {

@@ -114,6 +114,8 @@ struct sched_request {
  * for numbers outside their range, QR_NO_MEMORY. */
 qr_status sched_request_make(const struct request_given *given, int32_t block_tokens, struct sched_request **out,
                              qr_error *err);
+/* What that is at most, `content` left out. */
+int64_t sched_request_bytes_for(int32_t limit, int32_t block_tokens);
 /* A request that no scheduler has. NULL is fine. */
 void sched_request_free(struct sched_request *r);
 

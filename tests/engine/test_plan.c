@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "engine/engine.h"
 #include "run/token_counts.h"
 #include "support/support.h"
 
@@ -24,9 +25,10 @@ static struct weighed weigh(qr_model *model, const qr_engine_options *options)
     qr_model_info info;
     qr_model_get_info(model, &info);
     qr_engine_get_plan(engine, &plan);
-    /* Counts of tokens are planned for every request and taken by those whose penalties want them. */
-    const struct weighed w = {.held = alloc_live_bytes() - before +
-                                      (int64_t)(plan.slots * token_counts_bytes(info.vocab_size))};
+    /* Counts of tokens, and what a request has of its own, are planned for every request and taken by those that run. */
+    const int64_t request = (int64_t)token_counts_bytes(info.vocab_size) +
+                            engine_request_bytes(plan.max_model_len, options->block_size ? options->block_size : 128);
+    const struct weighed w = {.held = alloc_live_bytes() - before + (int64_t)plan.slots * request};
     qr_engine_destroy(engine);
     assert_int_equal(alloc_live_bytes(), before);
     return (struct weighed){(int64_t)(plan.pages + plan.states + plan.workspace), w.held};
@@ -91,11 +93,72 @@ static void all_that_is_held_is_planned(void **state)
     assert_true(few.held - few.planned < 3 << 20);
 }
 
+struct first_event {
+    qr_engine *engine;
+    int64_t held; /* bytes at that moment; the engine's thread waits for the callback */
+};
+
+static void weigh_and_cancel(void *user, const qr_event *event)
+{
+    struct first_event *first = user;
+    if (event->finish != QR_FINISH_NONE)
+        return;
+    if (first->held == 0)
+        first->held = alloc_live_bytes();
+    qr_cancel(first->engine, event->handle);
+}
+
+/* Bytes that an engine holds while a request of at most `limit` tokens runs. */
+static int64_t held_beside(qr_engine *engine, int32_t limit)
+{
+    static const int32_t prompt[] = {5, 6, 7};
+    struct first_event first = {.engine = engine};
+    qr_sampling greedy = QR_SAMPLING;
+    qr_request q = QR_REQUEST;
+    qr_metrics m = {.size = sizeof m};
+    qr_handle handle;
+    qr_error err = {0};
+    greedy.temperature = 0;
+    q.tokens = prompt;
+    q.token_count = 3;
+    q.sampling = &greedy;
+    q.max_tokens = limit - 3;
+    q.ignore_eos = true;
+    qr_get_metrics(engine, &m);
+    const uint64_t before = m.requests_cancelled;
+    if (qr_submit(engine, &q, weigh_and_cancel, &first, &handle, &err) != QR_OK)
+        fail_msg("%s", err.message);
+    while (m.requests_cancelled == before)
+        qr_get_metrics(engine, &m);
+    assert_true(first.held > 0);
+    return first.held;
+}
+
+static void a_request_that_runs_takes_what_is_planned_for_it(void **state)
+{
+    (void)state;
+    qr_engine_options options = QR_ENGINE_OPTIONS;
+    qr_model *model = open_model("models/tiny-v41", "cpu", 1);
+    qr_engine *engine;
+    qr_error err = {0};
+    options.kv_ram_bytes = 64 << 20;
+    if (qr_engine_create(model, &options, &engine, &err) != QR_OK)
+        fail_msg("%s", err.message);
+    held_beside(engine, 100); /* what the first one makes stays */
+    const int64_t held = held_beside(engine, 60000) - held_beside(engine, 1000),
+                  planned = engine_request_bytes(60000, 128) - engine_request_bytes(1000, 128);
+    if (llabs(held - planned) > 4096)
+        fail_msg("59000 tokens more: %lld bytes planned, %lld held", (long long)planned, (long long)held);
+    qr_engine_destroy(engine);
+    qr_model_close(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_grows_grows_by_what_is_planned),
         cmocka_unit_test(all_that_is_held_is_planned),
+        cmocka_unit_test(a_request_that_runs_takes_what_is_planned_for_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
