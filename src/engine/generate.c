@@ -275,7 +275,7 @@ static qr_status answer_rows(struct task *t, const struct span_rows *rows, struc
     if (result->finish != FINISH_NONE)
         right = verdict.count > 0 ? verdict.count - (verdict.status == QR_OK) : right_behind_end(t, rows, right);
     if (span->drafts > 0)
-        payoff_verified(&t->payoff, right);
+        speculation_verified(t->engine->speculation, t, right);
     if (!span->rows)
         note_verdict(t, span, right, result->token_count);
     return QR_OK;

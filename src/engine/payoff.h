@@ -6,13 +6,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What steps that only decode took, without and with drafts, and draft passes, by their requests. Later ones count more.
- * Zero-initialise. */
+/* What steps that only decode took, without and with drafts, and draft passes, by their requests, and how often drafts were
+ * right. Later ones count more. Zero-initialise. */
 struct payoff {
     struct payoff_steps {
         double steps, rows, seconds; /* sums */
     } plain, verify;
     double drafted, draft_seconds;
+    double right;      /* drafts of a request's step that were right, of all requests */
+    int32_t verdicts;  /* that say so */
+    int32_t since_plain; /* steps since the last without drafts */
+    double spent;      /* seconds of all steps and passes */
+    double tried;      /* of them, what trials took beside the steps that they were part of, at most */
 };
 /* `requests` of them, each a row and its drafts. */
 void payoff_step(struct payoff *p, int32_t requests, int32_t rows, double seconds);
@@ -23,16 +28,21 @@ struct payoff_request {
     double right;      /* drafts of a step that are right, as far as is known */
     int32_t verified;  /* steps that said so */
     int32_t rested;    /* steps since it last drafted */
-    int32_t rest;      /* as many of them before it is tried again */
+    int32_t rest;      /* as many of them before it may be tried again */
+    bool doubted;      /* what is known of it is old, or of others */
 };
-enum { PAYOFF_REST = 32, PAYOFF_LONGEST_REST = 1024 }; /* steps; doubled with every trial that fails */
-void payoff_verified(struct payoff_request *r, int32_t right);
+enum {
+    PAYOFF_REST = 32, PAYOFF_LONGEST_REST = 1024, /* steps; doubled with every trial that fails */
+    PAYOFF_PLAIN = 128                            /* steps with drafts before one without says again what those take */
+};
+void payoff_verified(struct payoff *p, struct payoff_request *r, int32_t right);
 
 /* Whether the times of both kinds of steps are known. */
 bool payoff_known(const struct payoff *p);
-/* Which of `count` requests, all that decode, shall draft `limit` tokens: those that together make most tokens a second. A
- * request that has rested long enough is tried whatever is known of it; until both kinds of steps are known they take
- * turns. Writes drafts[count]. */
-void payoff_choose(const struct payoff *p, struct payoff_request *const *requests, int32_t count, int32_t limit, bool *drafts);
+/* Which of `count` requests, all that decode, shall draft `limit` tokens: those that together make most tokens a second,
+ * where a new request is taken for one like the others before it. One that has rested long enough, or is new, is tried
+ * although that does not pay by what is known, as long as all trials took at most a fiftieth of the time. Until both kinds
+ * of steps are known they take turns. Writes drafts[count]. */
+void payoff_choose(struct payoff *p, struct payoff_request *const *requests, int32_t count, int32_t limit, bool *drafts);
 
 #endif

@@ -158,6 +158,11 @@ void speculation_note(struct speculation *s, const struct batch *batch, double s
         payoff_step(&s->payoff, batch->count, row, seconds);
 }
 
+void speculation_verified(struct speculation *s, struct task *t, int32_t right)
+{
+    payoff_verified(&s->payoff, &t->payoff, right);
+}
+
 /* The request still stands where the step left it, with the next token drawn; and as many drafts could be verified. */
 static bool may_draft(const struct sched_request *r, int32_t drafts)
 {

@@ -15,6 +15,7 @@ int32_t speculation_step_rows(const struct draft_choice *c, int32_t requests);
 int32_t speculation_step_logits(const struct draft_choice *c, int32_t requests);
 
 struct speculation;
+struct task;
 
 /* For tests: puts other drafts in the place of those that were made for a request, `count` of at most `limit`. Returns how many. */
 struct draft_hook {
@@ -33,6 +34,8 @@ int64_t speculation_bytes_for(const struct draft_choice *c, int32_t requests, in
 
 /* Before the batch is completed: remembers its spans and what it took. `s` NULL: nothing. */
 void speculation_note(struct speculation *s, const struct batch *batch, double seconds);
+/* Of a step of the task's `right` drafts were accepted. */
+void speculation_verified(struct speculation *s, struct task *t, int32_t right);
 /* Behind sched_complete: runs the drafter on the spans remembered, for the requests where drafts pay, and tells the
  * scheduler its drafts. A pass that fails proposes nothing. */
 void speculation_draft(struct speculation *s);

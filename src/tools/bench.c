@@ -11,18 +11,20 @@
 #include "cli/plan.h"
 #include "cli/plural.h"
 #include "cli/print_json.h"
+#include "tools/bench_drafts.h"
 #include "tools/bench_rows.h"
 #include "tools/bench_serve.h"
 #include "tools/bench_text.h"
 #include "tools/op.h"
 
-#define WHAT_WORDS "memory, op, text, load, decode, prefill, serve or rows"
+#define WHAT_WORDS "memory, op, text, load, decode, prefill, serve, drafts or rows"
 
 /* The command's line; the defaults of some depend on what is measured. */
 struct bench_options {
     struct bench_step step;
     const char *op, *in; /* op */
-    bool has_batch, has_rows, has_tokens, has_chunk, has_context;
+    const char *requests; /* drafts */
+    bool has_batch, has_rows, has_tokens, has_chunk, has_context, has_steps;
     bool replay; /* prefill */
 };
 
@@ -235,6 +237,13 @@ static qr_status bench_serve(const struct bench_options *o, qr_error *err)
     return bench_serve_run(&serve, err);
 }
 
+static qr_status bench_drafts(const struct bench_options *o, qr_error *err)
+{
+    const struct bench_drafts drafts = {.model = o->step.model, .requests = o->requests, .batch = o->step.batch,
+                                        .runs = o->has_steps ? o->step.steps : 1, .json = o->step.json};
+    return bench_drafts_run(&drafts, err);
+}
+
 static qr_status bench_rows(const struct bench_options *o, qr_error *err)
 {
     return bench_rows_run(o->step.model.model, o->has_tokens ? o->step.tokens : 32768, o->step.json, err);
@@ -271,6 +280,10 @@ static const struct bench_what {
     {"decode", bench_decode, ALL_TAKE STEPS_TAKE "batch rows mtp context steps ", false, true},
     {"prefill", bench_prefill, ALL_TAKE STEPS_TAKE "tokens chunk context replay ", false, true},
     {"serve", bench_serve, ALL_TAKE ENGINE_TAKES "batch tokens ", false, true},
+    {"drafts", bench_drafts,
+     ALL_TAKE MACHINE_TAKES "model profile prompt-profile kv-ram-bytes block-size kv-cache-dtype index-cache-dtype "
+                            "max-num-batched-tokens max-model-len num-speculative-tokens draft-width requests batch steps ",
+     false, true},
     {"rows", bench_rows, ALL_TAKE "model tokens ", false, false},
 };
 enum { WHATS = sizeof whats / sizeof *whats };
@@ -319,7 +332,9 @@ int tool_bench(int argc, char **argv)
         MODEL_OPTIONS(o.step.model),
         ENGINE_OPTIONS(o.step.model),
         {.name = "in", .kind = OPTION_PATH, .target = &o.in, .value = "FILE", .help = "op: safetensors file with the arrays in.*"},
-        {.name = "batch", .kind = OPTION_INT, .target = &o.step.batch, .given = &o.has_batch, .value = "N", .help = "decode: requests, default 1; serve: requests that decode, default 8",
+        {.name = "requests", .kind = OPTION_PATH, .target = &o.requests, .value = "FILE",
+         .help = "drafts: JSON lines {kind, request}, of each kind the first eight; random tokens beside them"},
+        {.name = "batch", .kind = OPTION_INT, .target = &o.step.batch, .given = &o.has_batch, .value = "N", .help = "decode, drafts: requests at once, default 1; serve: requests that decode, default 8",
          .least = 1, .most = 4096},
         {.name = "rows", .kind = OPTION_INT, .target = &o.step.rows, .given = &o.has_rows, .value = "N",
          .help = "decode: consecutive rows of each request; default 1", .least = 1, .most = 64},
@@ -333,11 +348,11 @@ int tool_bench(int argc, char **argv)
          .help = "prefill: rows a step; default: the whole prompt, with --replay 2048", .least = 1, .most = 1 << 20},
         {.name = "context", .kind = OPTION_INT, .target = &o.step.context, .given = &o.has_context, .value = "N",
          .help = "decode, prefill: tokens cached before the first step; default 0", .least = 0, .most = 1 << 20},
-        {.name = "steps", .kind = OPTION_INT, .target = &o.step.steps, .value = "N", .help = "decode: steps timed, op: calls; default 8",
+        {.name = "steps", .kind = OPTION_INT, .target = &o.step.steps, .given = &o.has_steps, .value = "N", .help = "decode: steps timed, op: calls, default 8; drafts: runs of each, of which the fastest counts, default 1",
          .least = 1, .most = 100000},
         {.name = "json", .kind = OPTION_FLAG, .target = &o.step.json, .help = "one JSON object on standard output"},
         {0}};
-    struct command_line line = {.command = "bench", .synopsis = "memory|op|text|load|decode|prefill|serve|rows [--model DIR]",
+    struct command_line line = {.command = "bench", .synopsis = "memory|op|text|load|decode|prefill|serve|drafts|rows [--model DIR]",
                                 .about = "Figures of this machine and build, each beside the bound measured in the same run. "
                                          "`quire synth` makes checkpoints of any size for it.",
                                 .options = options, .least = 1, .most = 2};
