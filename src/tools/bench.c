@@ -240,6 +240,7 @@ static qr_status bench_serve(const struct bench_options *o, qr_error *err)
 static qr_status bench_drafts(const struct bench_options *o, qr_error *err)
 {
     const struct bench_drafts drafts = {.model = o->step.model, .requests = o->requests, .batch = o->step.batch,
+                                        .tokens = o->has_tokens ? o->step.tokens : 192,
                                         .runs = o->has_steps ? o->step.steps : 1, .json = o->step.json};
     return bench_drafts_run(&drafts, err);
 }
@@ -282,7 +283,7 @@ static const struct bench_what {
     {"serve", bench_serve, ALL_TAKE ENGINE_TAKES "batch tokens ", false, true},
     {"drafts", bench_drafts,
      ALL_TAKE MACHINE_TAKES "model profile prompt-profile kv-ram-bytes block-size kv-cache-dtype index-cache-dtype "
-                            "max-num-batched-tokens max-model-len num-speculative-tokens draft-width requests batch steps ",
+                            "max-num-batched-tokens max-model-len num-speculative-tokens draft-width requests batch steps tokens ",
      false, true},
     {"rows", bench_rows, ALL_TAKE "model tokens ", false, false},
 };
@@ -341,7 +342,7 @@ int tool_bench(int argc, char **argv)
         {.name = "mtp", .kind = OPTION_FLAG, .target = &o.step.mtp,
          .help = "decode: two rows of each request, and two of the MTP layer behind them"},
         {.name = "tokens", .kind = OPTION_INT, .target = &o.step.tokens, .given = &o.has_tokens, .value = "N",
-         .help = "prefill, serve: tokens of the prompt, default 512; rows, prefill --replay: of the longest, default 32768", .least = 1, .most = 1 << 20},
+         .help = "prefill, serve: tokens of the prompt, default 512; rows, prefill --replay: of the longest, default 32768; drafts: of an answer to random tokens, default 192", .least = 1, .most = 1 << 20},
         {.name = "replay", .kind = OPTION_FLAG, .target = &o.replay,
          .help = "prefill: prompts of 1,024 tokens and doubled up to --tokens under each mode of decoder replay"},
         {.name = "chunk", .kind = OPTION_INT, .target = &o.step.chunk, .given = &o.has_chunk, .value = "N",

@@ -12,7 +12,7 @@
 #include "cli/print_json.h"
 #include "cli/sampling_options.h"
 
-enum { MOST_KINDS = 64, OF_A_KIND = 8, RANDOM_PROMPT = 32, RANDOM_ANSWER = 192 };
+enum { MOST_KINDS = 64, OF_A_KIND = 8, RANDOM_PROMPT = 32 };
 enum { METHOD_NONE, METHOD_ALWAYS, METHOD_AUTO, METHODS };
 
 /* What one method made of a kind. */
@@ -114,7 +114,7 @@ static qr_status add_random(struct drafts_bench *b, qr_error *err)
         r->request.tokens = r->tokens.data;
         r->request.token_count = r->tokens.count;
         r->request.sampling = &r->sampling;
-        r->request.max_tokens = RANDOM_ANSWER;
+        r->request.max_tokens = b->o->tokens;
         r->request.ignore_eos = true;
     }
     return QR_OK;

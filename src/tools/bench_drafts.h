@@ -8,6 +8,7 @@ struct bench_drafts {
     struct model_options model;
     const char *requests; /* lines {"kind", "request": members of a chat request}, or requests themselves; NULL: none */
     int batch;            /* requests at once */
+    int tokens;           /* of each answer to random tokens */
     int runs;             /* of each; the fastest counts */
     bool json;
 };

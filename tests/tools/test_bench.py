@@ -111,6 +111,27 @@ class Bench(unittest.TestCase):
         self.assertEqual((status, err), (0, ""))
         self.assertIn("bounded", out)
 
+    def test_drafts_are_measured_kind_by_kind_and_on_random_tokens(self):
+        question = {"messages": [{"role": "user", "content": "Add 11 and 12."}], "max_tokens": 24, "temperature": 0}
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as requests:
+            requests.write(json.dumps({"kind": "add", "request": question}) + "\n" + json.dumps(question) + "\n")
+            requests.flush()
+            status, out, err = bench("drafts", "--model", f"{MODELS}/tiny-v4", "--requests", requests.name, "--batch", "2",
+                                     "--tokens", "8", "--json")
+            self.assertEqual(status, 0, err)
+            found = json.loads(out)
+            self.assertEqual([kind["kind"] for kind in found["kinds"]], ["add", "requests", "random tokens"])
+            for kind in found["kinds"] + [found["file"]]:
+                self.assertTrue(1 <= kind["tokens_a_step"] <= 2 and 0 <= kind["acceptance_rate"] <= 1)
+                self.assertTrue(kind["seconds_without"] > 0 and kind["seconds_always"] > 0 and kind["seconds_auto"] > 0)
+            mean = sum(kind["tokens_a_step"] for kind in found["kinds"][:2]) / 2
+            self.assertAlmostEqual(found["mean_tokens_a_step"], mean)
+            requests.write('{"messages": 3}\n')
+            requests.flush()
+            status, out, err = bench("drafts", "--model", f"{MODELS}/tiny-v4", "--requests", requests.name)
+            self.assertEqual((status, out), (1, ""))
+            self.assertIn("messages", err)
+
     def test_one_stream_is_one(self):
         status, out, err = bench("serve", "--model", f"{MODELS}/tiny-v41", "--kv-ram-bytes", "50000000", "--tokens", "64",
                                  "--batch", "1", "--json")
