@@ -54,7 +54,7 @@ struct op_array {
 
 struct op_harness {
     const char *name;    /* "hc_pre"; a file's op may add a variant, "hc_pre_slow" */
-    int32_t number;      /* of v4-model.md section 10 */
+    int32_t number;      /* of v4-model.md section 10; from 42 on those of appendix D, which has no numbers */
     const char *about;
     const char *params;  /* those of the file it cannot do without, "rms_norm_eps hc_eps" */
     const struct op_array *in, *out; /* ended by a NULL name */
@@ -71,7 +71,7 @@ struct op_harness {
 extern const struct op_harness op_streams_harnesses[], op_projection_harnesses[], op_compressor_harnesses[],
     op_indexer_harnesses[], op_attention_harnesses[], op_expert_harnesses[], op_exchange_harnesses[], op_head_harnesses[],
     op_prepare_harnesses[], op_number_harnesses[], op_pack_harnesses[], op_layer_harnesses[], op_mtp_harnesses[],
-    op_forward_harnesses[];
+    op_forward_harnesses[], op_dspark_harnesses[], op_drafter_harnesses[];
 
 /* Harness `index` of all, by number; NULL behind the last. */
 const struct op_harness *op_harness_at(int32_t index);

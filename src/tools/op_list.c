@@ -8,6 +8,7 @@ static const struct op_harness *const families[] = {
     op_streams_harnesses, op_projection_harnesses, op_compressor_harnesses, op_indexer_harnesses, op_attention_harnesses,
     op_expert_harnesses,  op_exchange_harnesses,   op_head_harnesses,       op_prepare_harnesses, op_number_harnesses,  op_pack_harnesses,
     op_layer_harnesses,   op_mtp_harnesses,        op_forward_harnesses,
+    op_dspark_harnesses,  op_drafter_harnesses,
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 

@@ -372,8 +372,12 @@ static qr_status find_scales(struct op_run *r, const struct op_array *a, int64_t
     if (found != wanted * stack)
         return qr_fail(err, QR_BAD_REQUEST, "bad shape: %s holds %lld scales, wanted %lld for [%lld, %lld]", name,
                        (long long)found, (long long)wanted * stack, (long long)n, (long long)k);
-    if (fp8 || fp4)
-        return op_file_bytes(view, (const uint8_t **)out, err);
+    if (fp8 || fp4) {
+        const uint8_t *bytes;
+        TRY(op_file_bytes(view, &bytes, err));
+        *out = bytes + (stack > 1 ? index * wanted : 0);
+        return QR_OK;
+    }
     const float *scales;
     TRY(op_file_f32(view, &r->arena, &scales, err));
     *out = scales + (stack > 1 ? index * n : 0);

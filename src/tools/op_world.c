@@ -135,6 +135,7 @@ static void world_close(void *user)
     weights_close(&w->weights);
     checkpoint_close(w->checkpoint);
     drafts_close(w->drafts);
+    block_drafts_close(w->blocks);
     for (size_t i = 0; i < w->assembly_count; i++)
         assembly_close(w->assemblies[i]);
     qr_free(w->assemblies);
@@ -157,12 +158,15 @@ static int64_t expert_rows(const struct op_world *w)
     return lanes > o->step_rows ? lanes : o->step_rows;
 }
 
+static bool has_blocks(const struct op_world *w) { return w->plan.config.drafter == QR_DRAFTER_DSPARK; }
+
 static qr_status make_memory(struct op_world *w, qr_error *err)
 {
     const struct world_options *o = &w->options;
-    const struct model_limits limits = {.max_rows = o->step_rows, .max_requests = o->count, .max_logits = 1,
+    const int32_t blocks = has_blocks(w) ? o->count * w->plan.draft_width : 0;
+    const struct model_limits limits = {.max_rows = o->step_rows, .max_requests = o->count, .max_logits = blocks ? blocks : 1,
                                         .max_positions = w->plan.config.max_position_embeddings,
-                                        .max_draft_rows = o->mtp ? o->step_rows : 0};
+                                        .max_draft_rows = blocks ? blocks : o->mtp ? o->step_rows : 0};
     const struct op_limits most = {&w->plan, (int32_t)expert_rows(w), o->count, w->plan.config.max_position_embeddings};
     int64_t bytes;
     void *memory;
@@ -171,10 +175,10 @@ static qr_status make_memory(struct op_world *w, qr_error *err)
     TRY(op_buffer(w->run, w->pool.bytes, &w->base, err));
     TRY(op_buffer(w->run, workspace_lay(&w->plan, &limits, NULL, &w->ws), &memory, err));
     workspace_lay(&w->plan, &limits, memory, &w->ws);
-    if (!o->mtp)
-        return QR_OK;
     const struct assembly_limits drafts = limits_of(w);
-    return drafts_open(&w->recorder, &drafts, &w->drafts, err);
+    if (blocks)
+        return block_drafts_open(&w->recorder, &drafts, &w->blocks, err);
+    return o->mtp ? drafts_open(&w->recorder, &drafts, &w->drafts, err) : QR_OK;
 }
 
 static qr_status make_plan(struct op_world *w, qr_error *err)
@@ -187,7 +191,7 @@ static qr_status make_plan(struct op_world *w, qr_error *err)
     config.fp8_block = 128;
     TRY(plan_make(&config, w->run->w8a8 ? QR_PROFILE_W8A8 : QR_PROFILE_REFERENCE, &w->plan, err));
     struct geometry_options geometry = geometry_defaults(&w->plan);
-    geometry.draft_width = 1; /* two rows of a request a step */
+    geometry.draft_width = has_blocks(w) ? w->plan.draft_width : 1; /* else two rows of a request a step */
     TRY(geometry_make(&w->plan, &geometry, &w->geometry, err));
     for (int32_t i = 0; i < w->options.count; i++) {
         int64_t end = (int64_t)w->options.requests[i].first + w->options.requests[i].count;
@@ -207,7 +211,7 @@ static void make_pass(struct op_world *w)
     w->args.observer = w->observer.at ? &w->observer : NULL;
     w->pass = (struct pass){.backend = &w->recorder, .plan = &w->plan, .config = &w->plan.config, .weights = &w->weights,
                             .ws = &w->ws, .frequencies = {w->frequencies[0], w->frequencies[1]}, .args = &w->args,
-                            .w8a8 = w->run->w8a8, .routed = routed, .routed_user = w};
+                            .w8a8 = w->run->w8a8, .routed = has_blocks(w) ? NULL : routed, .routed_user = w};
 }
 
 qr_status world_open(struct op_run *r, const struct world_options *options, struct op_world **out, qr_error *err)
@@ -403,6 +407,19 @@ qr_status world_draft_step(struct op_world *w, const int32_t *tokens, const int3
     out->observer = w->args.observer;
     w->args.step = w->pass.step = out->step;
     w->args.rows = out->rows;
+    return QR_OK;
+}
+
+qr_status world_block_step(struct op_world *w, const struct block_draft *requests, int32_t count, qr_error *err)
+{
+    struct model_draft draft;
+    make_pass(w);
+    TRY(block_drafts_check(w->blocks, requests, count, err));
+    TRY(block_drafts_fill(w->blocks, requests, count, &draft, err));
+    w->args.step = w->pass.step = draft.step;
+    w->args.rows = draft.rows;
+    w->pass.draft_block = true;
+    w->pass.window_low = draft.window_low;
     return QR_OK;
 }
 

@@ -7,6 +7,7 @@
 #include "model/block.h"
 #include "model/rope.h"
 #include "run/assemble.h"
+#include "run/block_drafts.h"
 #include "run/drafts.h"
 #include "tools/op_moe.h"
 
@@ -61,6 +62,7 @@ struct op_world {
     struct assembly **assemblies; /* one for each step, so that its calls can be called again */
     size_t assembly_count, assembly_capacity;
     struct drafts *drafts;
+    struct block_drafts *blocks; /* of a DSpark drafter */
     struct moe_scratch experts;
     uint8_t *bytes;          /* host, of byte_count: what a download goes through */
     int64_t byte_count;
@@ -77,6 +79,8 @@ qr_status world_step(struct op_world *w, int32_t from, int32_t count, const int3
  * `rows`, or -1 for the request's kept streams (sources NULL: the rows of the tile). */
 qr_status world_draft_step(struct op_world *w, const int32_t *tokens, const int32_t *sources, int32_t rows, struct model_draft *out,
                            qr_error *err);
+/* The same of a pass of the block drafter, one block a request; only where the config has one. */
+qr_status world_block_step(struct op_world *w, const struct block_draft *requests, int32_t count, qr_error *err);
 /* Keeps streams (host) as a request's own, for a source of -1. */
 qr_status world_keep_streams(struct op_world *w, int32_t request, const void *streams, qr_error *err);
 

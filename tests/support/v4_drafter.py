@@ -245,20 +245,27 @@ class Drafter:
         return halves([a + b for a, b in zip(out, self.expert(stage + "ffn.shared_experts.", row, 1.0))])
 
     def block(self, stage, streams, ring, first):
+        streams = self.attention_half(stage, streams, ring, first)
+        return self.half(stage, "ffn", streams, lambda rows: [self.moe(stage, x) for x in rows])
+
+    def half(self, stage, part, streams, run):
+        mixed = [self.mixes(s, *[f"{stage}hc_{part}_{kind}" for kind in ("fn", "base", "scale")]) for s in streams]
+        rows = [self.collapsed(s, m[0]) for s, m in zip(streams, mixed)]
+        return [self.expanded(s, y, m[1], m[2]) for s, y, m in zip(streams, run(rows), mixed)]
+
+    def attention_half(self, stage, streams, ring, first):
         norm = self.vector(stage + "attn_norm.weight")
-        for part, run in (("attn", lambda rows: self.attention(stage, [self.norm(x, norm) for x in rows], ring, first)),
-                          ("ffn", lambda rows: [self.moe(stage, x) for x in rows])):
-            mixed = [self.mixes(s, *[f"{stage}hc_{part}_{kind}" for kind in ("fn", "base", "scale")]) for s in streams]
-            rows = [self.collapsed(s, m[0]) for s, m in zip(streams, mixed)]
-            streams = [self.expanded(s, y, m[1], m[2]) for s, y, m in zip(streams, run(rows), mixed)]
-        return streams
+        return self.half(stage, "attn", streams, lambda rows: self.attention(stage, [self.norm(x, norm) for x in rows], ring, first))
 
     # ---- the whole ----
 
-    def context(self, taps):
-        """2.3: the keys of every stage, a row for each row of taps."""
-        rows = [self.norm(self.times("mtp.0.main_proj", u), self.vector("mtp.0.main_norm.weight")) for u in taps]
-        return [[self.key(f"mtp.{s}.", m, p) for p, m in enumerate(rows)] for s in range(self.stages)]
+    def projected(self, u):
+        return self.norm(self.times("mtp.0.main_proj", u), self.vector("mtp.0.main_norm.weight"))
+
+    def context(self, taps, first=0):
+        """2.3: the keys of every stage, a row for each row of taps, which stand at positions from `first` on."""
+        rows = [self.projected(u) for u in taps]
+        return [[self.key(f"mtp.{s}.", m, first + i) for i, m in enumerate(rows)] for s in range(self.stages)]
 
     def hidden(self, keys, anchor, shift=0):
         """2.4 to 2.6 behind len(keys[0]) committed positions: what stands before the last norm, a row for each slot. `shift`
