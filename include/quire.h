@@ -124,7 +124,9 @@ typedef struct qr_engine_options {
      * long as that makes answers faster. Changes no bit unless `verifier` or `forced_acceptance_length` say so */
     const char *method;
     int32_t num_speculative_tokens; /* drafts that a step verifies at most; 0: as many as the drafter makes */
-    int32_t draft_width;            /* tokens that the drafter makes at once; 0: the checkpoint's block; V4's DSpark up to 7 */
+    /* tokens that the drafter makes at once; 0: the checkpoint's block; V4's DSpark up to 7, which a short request checks when
+     * the engine is created (a line of the log says how it did; the metrics count it) */
+    int32_t draft_width;
     /* How drafts are judged: "match" (default) changes no bit. "ratio" and "block" (speculation.md 4.4, 4.5) keep more of them
      * and answer by the model's distribution, but not with the tokens that the same seed gives without drafts. At
      * temperature 0 all are the same. */

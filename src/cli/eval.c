@@ -360,6 +360,14 @@ static qr_status eval_requests(struct scorer *s, const struct eval_options *o, q
     return st;
 }
 
+/* What is measured must be the model's (runtime.md 11). */
+static qr_status refuse_forced(const struct model_options *m, qr_error *err)
+{
+    if (m->forced_length == 0)
+        return QR_OK;
+    return qr_fail(err, QR_REFUSED, "E09 a forced acceptance length of %g in a run that measures the model", m->forced_length);
+}
+
 int command_eval(int argc, char **argv)
 {
     struct eval_options o = {.model = MODEL_OPTIONS_DEFAULT};
@@ -382,9 +390,11 @@ int command_eval(int argc, char **argv)
     if (!o.model.model || !o.text == !o.requests) {
         status = options_wrong(&line, o.model.model ? "one of --text and --requests is wanted" : "--model DIR is missing");
     } else {
-        struct loaded l;
+        struct loaded l = {.percent = -1};
         struct scorer s = {.loaded = &l};
-        qr_status st = loaded_open(&o.model, &l, &err);
+        qr_status st = refuse_forced(&o.model, &err);
+        if (st == QR_OK)
+            st = loaded_open(&o.model, &l, &err);
         if (st == QR_OK)
             st = drift_open(&o.model, &s.drift, &err);
         if (st == QR_OK)

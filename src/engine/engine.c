@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/loading.h"
 #include "base/thread.h"
+#include "engine/draft_check.h"
 #include "engine/identity.h"
 #include "engine/rules.h"
 #include "ops/device.h"
@@ -237,6 +238,8 @@ qr_status qr_engine_create(qr_model *model, const qr_engine_options *options, qr
         qr_logf(&model->log, QR_LOG_WARN,
                 "FORCED ACCEPTANCE: %g tokens a step are taken, right or wrong; answers are none of the model's (E09)",
                 size.drafts.forced);
+    if (size.drafts.width > model->plan.draft_width)
+        draft_check(engine, &model->log, size.drafts.width, model->plan.draft_width);
     *out = engine;
     return QR_OK;
 }

@@ -121,6 +121,10 @@ static void the_line_must_name_one_thing_to_score(void **state)
     assert_string_equal(r.out, "");
     assert_says(r.err, "/no/such/file");
     ran_free(&r);
+    r = QUIRE(EVAL, "--text", "a", "--method", "dspark", "--forced-acceptance-length", "3");
+    assert_status(&r, 3);
+    assert_says(r.err, "E09 a forced acceptance length of 3 in a run that measures the model");
+    ran_free(&r);
 }
 
 static struct json_document *eval_text_json(const char *path, const char *decoder, const char *encoder)

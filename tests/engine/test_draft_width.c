@@ -2,6 +2,7 @@
 /* A V4 DSpark block made wider than its checkpoint's (speculation.md 2.9, 12: T1, T2): rings, tails and images hold the
  * wider block, and answers are those without drafts, bit for bit, with every number of drafts a step. */
 #include <stdio.h>
+#include <string.h>
 
 #include "support/engines.h"
 #include "support/scratch.h"
@@ -112,6 +113,34 @@ static void answers_with_a_wider_block_are_those_without_drafts(void **state)
     free_all(plain);
 }
 
+static int told;
+
+static void count_lines(void *user, qr_log_severity severity, const char *line)
+{
+    (void)user;
+    told += severity <= QR_SEVERITY_INFO && strstr(line, "drafts a step are right in a short check") != NULL;
+}
+
+static void a_short_answer_checks_a_wider_block_at_the_start(void **state)
+{
+    (void)state;
+    for (int32_t width = OWN; width <= WIDEST; width++) {
+        qr_model_options model = QR_MODEL_OPTIONS;
+        const qr_engine_options options = wide(width, 0);
+        struct opened o;
+        qr_error err = {0};
+        qr_metrics m = {.size = sizeof m};
+        model.log = count_lines;
+        model.log_level = QR_SEVERITY_INFO;
+        must(qr_model_open(folder, &model, &o.model, &err), &err);
+        must(qr_engine_create(o.model, &options, &o.engine, &err), &err);
+        qr_get_metrics(o.engine, &m);
+        assert_int_equal(told, width - OWN);
+        assert_int_equal(m.requests_finished + m.requests_failed, width > OWN);
+        engine_close(&o);
+    }
+}
+
 static void states_and_workspace_grow_with_the_block(void **state)
 {
     (void)state;
@@ -130,6 +159,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_with_a_wider_block_are_those_without_drafts),
+        cmocka_unit_test(a_short_answer_checks_a_wider_block_at_the_start),
         cmocka_unit_test(states_and_workspace_grow_with_the_block),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
