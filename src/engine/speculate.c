@@ -285,7 +285,8 @@ static qr_status draft_blocks(struct speculation *s, qr_error *err)
         const struct sched_request *r = s->noted[b].request;
         if (!s->noted[b].drafts)
             continue;
-        s->blocks[count] = (struct block_draft){.slot = r->slot, .position = r->done, .anchor = r->tokens[r->done]};
+        s->blocks[count] = (struct block_draft){.slot = r->slot, .position = r->done, .anchor = r->tokens[r->done],
+                                                .valid_from = r->draft_from};
         s->before[count] = r->tokens[r->done];
         s->made[count] = 0;
         s->drafting[count++] = r->owner;

@@ -4,11 +4,13 @@ static int32_t min(int32_t a, int32_t b) { return a < b ? a : b; }
 static int32_t max(int32_t a, int32_t b) { return a > b ? a : b; }
 
 /* First row whose tap (or MTP stream) the drafter's rings need: W rows at the end, and W - 1 at a boundary, where one row
- * is always forwarded after a hit (addendum 3). */
+ * is always forwarded after a hit (addendum 3). A bounded decoder makes them all in its tail, whatever an image holds. */
 static int32_t first_tap(const struct model_plan *plan, const struct rows_request *r)
 {
     int32_t window = plan->config.sliding_window, from = r->end - window;
-    if (r->boundary >= 0 && !r->tail)
+    if (r->tail)
+        return max(0, from);
+    if (r->boundary >= 0)
         from = min(from, r->boundary - (window - 1));
     return max(r->rings_from, from);
 }

@@ -11,8 +11,8 @@ struct block_drafts {
     int32_t *tokens, *low;               /* [max_rows] */
     int32_t *device_low, *device_tokens; /* [max_rows], [max_requests] */
     float *logits;                       /* [max_requests][vocab] */
-    float *base;                         /* [vocab] */
-    float *confidence;                   /* [max_requests] */
+    float *base;                         /* [max_requests][vocab] of the slot in hand, without the Markov head */
+    float *confidence;                   /* [2][max_requests]: the Markov head's part, then the row's */
 };
 
 static qr_status allocate_device(struct block_drafts *d, qr_error *err)
@@ -36,8 +36,8 @@ static qr_status allocate(struct block_drafts *d, qr_error *err)
     d->tokens = qr_calloc(rows, sizeof *d->tokens);
     d->low = qr_calloc(rows, sizeof *d->low);
     d->logits = qr_calloc(requests * vocab, sizeof *d->logits);
-    d->base = qr_calloc(vocab, sizeof *d->base);
-    d->confidence = qr_calloc(requests, sizeof *d->confidence);
+    d->base = qr_calloc(requests * vocab, sizeof *d->base);
+    d->confidence = qr_calloc(2 * requests, sizeof *d->confidence);
     if (!d->spans || !d->tokens || !d->low || !d->logits || !d->base || !d->confidence)
         return qr_fail(err, QR_NO_MEMORY, "draft blocks: no memory for %zu rows of %zu requests", rows, requests);
     TRY(assembly_open(d->backend, l, &d->assembly, err));
@@ -58,7 +58,7 @@ int64_t block_drafts_bytes_for(const struct assembly_limits *limits)
     const struct assembly_limits l = limits_of_passes(limits);
     const int64_t word = (int64_t)sizeof(int32_t), vocab = l.plan->config.vocab_size;
     return assembly_bytes_for(&l) + (int64_t)sizeof(struct block_drafts) +
-           l.max_requests * ((int64_t)sizeof(struct batch_span) + (vocab + 2) * word) + (3 * l.max_rows + vocab) * word;
+           l.max_requests * ((int64_t)sizeof(struct batch_span) + (2 * vocab + 3) * word) + 3 * l.max_rows * word;
 }
 
 qr_status block_drafts_open(struct backend *backend, const struct assembly_limits *limits, struct block_drafts **out,
@@ -165,20 +165,22 @@ qr_status block_drafts_fill(struct block_drafts *d, const struct block_draft *re
 
 /* ---- the chain ---- */
 
-/* Adds a request's row of the pass to what the Markov head said. */
-static qr_status add_base(struct block_drafts *d, const struct workspace *ws, int32_t b, int32_t k, qr_error *err)
+/* Slot k of every request: what the Markov head said, and each one's row of the pass. One fence for all. */
+static qr_status fetch(struct block_drafts *d, const struct workspace *ws, int32_t k, qr_error *err)
 {
-    const int64_t vocab = d->limits.plan->config.vocab_size, row = (int64_t)b * d->width + k;
+    const int64_t vocab = d->limits.plan->config.vocab_size, count = d->requests, word = (int64_t)sizeof(float);
     const float *confidences = ws->draft_confidence.codes;
-    float *logits = d->logits + b * vocab, confidence;
+    float *own = d->confidence + d->limits.max_requests;
+    struct backend *backend = d->backend;
 
-    TRY(d->backend->download(d->backend, d->base, ws->logits + row * vocab, vocab * (int64_t)sizeof(float), err));
-    TRY(d->backend->download(d->backend, &confidence, confidences + row, (int64_t)sizeof confidence, err));
-    TRY(d->backend->fence(d->backend, err));
-    for (int64_t v = 0; v < vocab; v++)
-        logits[v] += d->base[v];
-    d->confidence[b] += confidence;
-    return QR_OK;
+    TRY(backend->download(backend, d->logits, ws->markov_bias.codes, count * vocab * word, err));
+    TRY(backend->download(backend, d->confidence, ws->markov_confidence.codes, count * word, err));
+    for (int64_t b = 0; b < count; b++) {
+        const int64_t row = b * d->width + k;
+        TRY(backend->download(backend, d->base + b * vocab, ws->logits + row * vocab, vocab * word, err));
+        TRY(backend->download(backend, own + b, confidences + row, word, err));
+    }
+    return backend->fence(backend, err);
 }
 
 qr_status block_drafts_next(struct block_drafts *d, struct model *m, int32_t k, const int32_t *tokens, qr_error *err)
@@ -194,11 +196,11 @@ qr_status block_drafts_next(struct block_drafts *d, struct model *m, int32_t k, 
 
     TRY(d->backend->upload(d->backend, d->device_tokens, tokens, count * word, err));
     TRY(model_markov(m, d->device_tokens, (int32_t)count, err));
-    TRY(d->backend->download(d->backend, d->logits, ws->markov_bias.codes, count * vocab * word, err));
-    TRY(d->backend->download(d->backend, d->confidence, ws->markov_confidence.codes, count * word, err));
-    TRY(d->backend->fence(d->backend, err));
-    for (int32_t b = 0; b < count; b++)
-        TRY(add_base(d, ws, b, k, err));
+    TRY(fetch(d, ws, k, err));
+    for (int64_t i = 0; i < count * vocab; i++)
+        d->logits[i] += d->base[i];
+    for (int64_t b = 0; b < count; b++)
+        d->confidence[b] += d->confidence[d->limits.max_requests + b];
     return QR_OK;
 }
 

@@ -9,7 +9,7 @@
 /* A request that drafts behind `position` committed tokens, of which `anchor` is the next, already drawn. */
 struct block_draft {
     int32_t slot, position, anchor;
-    int32_t valid_from; /* first position whose ring rows are the request's (speculation.md 3) */
+    int32_t valid_from; /* first position whose ring rows are the request's (speculation.md 3): none below it is read */
 };
 
 struct block_drafts;

@@ -83,6 +83,16 @@ static void take_start(const struct sched *s, struct sched_request *r, const str
     r->demand = start->demand;
 }
 
+/* The drafter reads nothing below: rows that an image brought, or the first that this admission writes. */
+static int32_t drafts_from(const struct sched *s, const struct start *start)
+{
+    const int32_t layer = s->options.plan->layers, key = start->rows.layer[layer].key;
+    if (s->options.draft_width == 0)
+        return 0;
+    const bool brought = start->image != IMAGE_NONE && start->ring_layers > layer && key <= start->rings_from;
+    return brought ? sched_max(0, start->rings_from - s->window) : key;
+}
+
 static void begin(struct sched *s, struct sched_request *r, const struct start *start)
 {
     take_start(s, r, start);
@@ -93,6 +103,7 @@ static void begin(struct sched *s, struct sched_request *r, const struct start *
     r->rows = start->rows;
     r->rings_from = start->rings_from;
     r->ring_layers = start->ring_layers;
+    r->draft_from = drafts_from(s, start);
     r->last_image = start->rings_from;
     r->answer_block = 0;
     r->fresh = true;

@@ -88,6 +88,7 @@ struct sched_request {
     block_id *blocks; /* [limit / B, rounded up] */
     int32_t block_count;
     struct row_plan rows; /* of this admission */
+    int32_t draft_from;   /* first position whose rows of the drafter's rings are its own (speculation.md 3, valid_from) */
     bool fresh;           /* the slot is new to it: the next span places its cursor */
     bool restored;        /* an image or another slot filled it */
 

@@ -9,7 +9,7 @@
 
 static struct fake f;
 
-static void open(int32_t width, int32_t percent, bool v4)
+static void open_with(int32_t width, int32_t percent, bool v4, enum replay decoder, enum replay encoder)
 {
     const int32_t block = v4 ? 128 : 32;
     const struct fake_options o = {.config = v4 ? TINY_V4 : SPEC_V41,
@@ -24,9 +24,13 @@ static void open(int32_t width, int32_t percent, bool v4)
                                              .prefix_cache = true,
                                              .images = true,
                                              .image_interval = 4 * block,
-                                             .encoder_replay = REPLAY_OFF}}; /* hits by images alone */
+                                             .decoder_replay = decoder,
+                                             .encoder_replay = encoder}};
     fake_open(&f, &o);
 }
+
+/* Hits by images alone. */
+static void open(int32_t width, int32_t percent, bool v4) { open_with(width, percent, v4, REPLAY_EXACT, REPLAY_OFF); }
 
 /* The next turn of a conversation: all that was said and `more` tokens. Returns how much of it was cached. */
 static int32_t go_on(int32_t number, int32_t more)
@@ -105,11 +109,46 @@ static void prompts_beside_verify_rows_lose_no_row_and_draft_behind_their_last(v
     fake_close(&f);
 }
 
+/* The first row that the drafter may read is the first that was written for it, or that an image brought. */
+static void a_drafter_reads_from_the_first_row_that_is_its_requests(void **state)
+{
+    (void)state;
+    open(5, 50, false);
+    const int32_t window = f.geometry.window, a = fake_prompt(&f, 1, 96, 100, 30);
+    fake_run_to(&f, a, 105);
+    assert_int_equal(fake_of(&f, a)->r->draft_from, 96 - (window - 1)); /* for the image of its last boundary */
+    fake_run(&f);
+    const int32_t b = fake_prompt(&f, 1, 96, 98, 30);
+    fake_run_to(&f, b, 99);
+    assert_int_equal(fake_of(&f, b)->r->cached_tokens, 96);
+    assert_int_equal(fake_of(&f, b)->r->draft_from, 96 - window);
+    fake_run(&f);
+    fake_close(&f);
+}
+
+/* A bounded decoder goes back for its tail, below what an image brought, and the drafter's rows come from there too. */
+static void a_bounded_prompt_that_goes_back_fills_the_drafters_window(void **state)
+{
+    (void)state;
+    open_with(5, 50, false, REPLAY_BOUNDED, REPLAY_OFF);
+    for (int i = 0; i < 3; i++)
+        fake_prompt(&f, 1, 96, 110 + i, 4), fake_run(&f);
+    for (int32_t more = 1; more < 10; more++) {
+        const int32_t a = fake_prompt(&f, 1, 96, 96 + more, 12);
+        fake_run(&f);
+        assert_int_equal(fake_of(&f, a)->cached, 96);
+    }
+    assert_true(sched_metrics(f.sched).rows_backed_off > 0);
+    fake_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_answer_with_drafts_leaves_an_image_at_its_last_boundary),
         cmocka_unit_test(images_of_requests_that_draft_are_used_by_others_at_once),
+        cmocka_unit_test(a_drafter_reads_from_the_first_row_that_is_its_requests),
+        cmocka_unit_test(a_bounded_prompt_that_goes_back_fills_the_drafters_window),
         cmocka_unit_test(prompts_beside_verify_rows_lose_no_row_and_draft_behind_their_last),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

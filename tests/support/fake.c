@@ -386,6 +386,11 @@ static void run_span(struct fake *f, const struct batch_span *span)
     int32_t have = w.first;
     for (int32_t layer = 0; layer < f->plan.layers; layer++)
         have = run_layer(&w, layer, have);
+    for (int32_t layer = f->plan.layers; layer < f->geometry.ring_layers; layer++) { /* the drafter's, as far as it has rows */
+        const int32_t key = start_of_part(&w, span->rows ? span->rows->layer[layer].key : 0);
+        for (int32_t p = max(key, w.end - f->geometry.ring_rows); p < w.end; p++)
+            put(ring_row(&w, layer, p), chain_at(&w, p), p, KIND_RING | layer << 8);
+    }
     if (span->logits_from < span->count && w.first + span->logits_from < have)
         fail_msg("request %llu wants logits of row %d, the last layer runs from %d", (unsigned long long)span->request,
                  w.first + span->logits_from, have);
@@ -551,6 +556,22 @@ static struct sched_result result_of(struct fake *f, const struct batch_span *s,
     return result;
 }
 
+/* The drafter behind a step reads its whole window, and no row of it stands below what it is told to read. */
+static void read_drafter(struct fake *f, const struct fake_request *q)
+{
+    const struct sched_request *r = q->r;
+    const bool block = f->plan.config.drafter == QR_DRAFTER_DSPARK;
+    const struct batch_span span = {.request = q->id, .slot = r->slot, .first_position = r->done, .count = 1};
+    const struct work w = {f, &span, q, NULL, r->done, r->done + 1};
+    const int32_t from = max(0, r->done - f->geometry.window + !block);
+    if (r->draft_from > from)
+        fail_msg("request %llu: the drafter may read rows from %d on, at position %d it wants %d", (unsigned long long)q->id,
+                 r->draft_from, r->done, from);
+    for (int32_t layer = f->plan.layers; layer < f->geometry.ring_layers; layer++)
+        for (int32_t p = from; p < r->done; p++)
+            expect(f, ring_row(&w, layer, p), q->chain[p], p, KIND_RING | layer << 8, &span);
+}
+
 /* What the request proposes to verify next. */
 static void propose(struct fake *f, struct fake_request *q)
 {
@@ -558,6 +579,7 @@ static void propose(struct fake *f, struct fake_request *q)
     const int32_t width = f->options.draft_width;
     if (width == 0 || !q->r || q->r->state != SCHED_DECODE)
         return;
+    read_drafter(f, q);
     const int32_t n = f->options.drafts ? f->options.drafts : (int32_t)fake_random(f, (uint32_t)width + 1);
     for (int32_t i = 0; i < n; i++) {
         const int32_t p = q->r->count + i;
