@@ -49,6 +49,15 @@ bool accept_has_bounded(const struct accept *a)
     return rows_decoder(&a->plan) >= 0 && backend_clamps_windows(a->options->device);
 }
 
+void accept_mode(struct accept_figures *f, const char *mode)
+{
+    for (int i = 0; i < f->mode_count; i++)
+        if (strcmp(f->modes[i], mode) == 0)
+            return;
+    if (f->mode_count < ACCEPT_MODES)
+        f->modes[f->mode_count++] = mode;
+}
+
 void accept_count(struct accept_figures *f, const char *name, double value)
 {
     int i = 0;
@@ -210,6 +219,8 @@ static struct outcome run_case(struct accept *a, const struct accept_case *c)
 static void print_outcome(const struct outcome *o)
 {
     printf("%s  %-14s %6.1f s  %s", o->of->id, result_names[o->result], o->seconds, o->of->title);
+    for (int i = 0; i < o->figures.mode_count; i++)
+        printf("%s%s", i ? ", " : "; ", o->figures.modes[i]);
     for (int i = 0; i < o->figures.count; i++)
         printf("%s%s %.10g", i ? ", " : " (", o->figures.at[i].name, o->figures.at[i].value);
     printf("%s\n", o->figures.count ? ")" : "");
@@ -223,6 +234,11 @@ static void write_outcome(struct json_writer *w, const struct outcome *o)
     json_w_object(w);
     json_w_member_string(w, "id", o->of->id);
     json_w_member_string(w, "title", o->of->title);
+    json_w_key(w, "modes");
+    json_w_array(w);
+    for (int i = 0; i < o->figures.mode_count; i++)
+        json_w_string(w, o->figures.modes[i]);
+    json_w_end_array(w);
     json_w_member_string(w, "result", result_names[o->result]);
     json_w_member_string(w, "why", o->result == PASSED ? "" : o->why.message);
     json_w_member_number(w, "seconds", o->seconds);

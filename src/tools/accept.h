@@ -8,7 +8,7 @@
 #include "cli/model_options.h"
 #include "plan/rows.h"
 
-enum { ACCEPT_FIGURES = 12, ACCEPT_LONGEST = 1024, ACCEPT_ANSWER = 4 };
+enum { ACCEPT_FIGURES = 12, ACCEPT_MODES = 3, ACCEPT_LONGEST = 1024, ACCEPT_ANSWER = 4 };
 
 /* What a case counted, for the report. */
 struct accept_figures {
@@ -17,7 +17,11 @@ struct accept_figures {
         double value;
     } at[ACCEPT_FIGURES];
     int count;
+    const char *modes[ACCEPT_MODES]; /* of replay that it ran in, the last one where it failed */
+    int mode_count;
 };
+/* What follows runs in that mode of replay. */
+void accept_mode(struct accept_figures *f, const char *mode);
 /* Adds to the figure of that name. */
 void accept_count(struct accept_figures *f, const char *name, double value);
 

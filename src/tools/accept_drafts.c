@@ -156,6 +156,7 @@ qr_status accept_drafts(struct accept *a, struct accept_figures *f, qr_error *er
         return qr_fail(err, QR_NO_MEMORY, "no memory for answers with drafts");
     d->a = a;
     d->figures = f;
+    accept_mode(f, "exact");
     const qr_status st = every_width(d, err);
     qr_free(d);
     return st;

@@ -205,6 +205,7 @@ qr_status accept_both(struct accept *a, struct accept_figures *f,
     static const char *const modes[] = {"exact", "off"};
     for (int i = 0; i < 2; i++) {
         qr_error found = {0};
+        accept_mode(f, modes[i]);
         const qr_status st = run(a, modes[i], f, &found);
         if (st != QR_OK)
             return qr_fail(err, st, "replay %s: %s", modes[i], found.message);
@@ -238,11 +239,11 @@ qr_status accept_bounded(struct accept *a, bool cached, struct accept_figures *f
     if (!accept_has_bounded(a))
         return QR_OK;
     b.no_cache = !cached;
+    accept_mode(f, "bounded");
     qr_status st = accept_open(&b, &(struct accept_setup){.replay = "bounded", .requests = 1}, &b.control, &found);
     if (st == QR_OK) {
         st = run(&b, "bounded", f, &found);
         qr_engine_destroy(b.control);
-        accept_count(f, "bounded", 1);
     }
     return st == QR_OK ? QR_OK : qr_fail(err, st, "replay bounded: %s", found.message);
 }

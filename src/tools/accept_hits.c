@@ -202,6 +202,7 @@ static qr_status exact_hits(struct accept *a, struct accept_figures *f, qr_error
 
 qr_status accept_hits(struct accept *a, struct accept_figures *f, qr_error *err)
 {
+    accept_mode(f, "exact");
     TRY(exact_hits(a, f, err));
     return accept_bounded(a, true, f, bounded_hits, err);
 }
@@ -288,6 +289,7 @@ static qr_status exact_last_chunks(struct accept *a, struct accept_figures *f, q
 
 qr_status accept_last_chunk(struct accept *a, struct accept_figures *f, qr_error *err)
 {
+    accept_mode(f, "exact");
     TRY(exact_last_chunks(a, f, err));
     return accept_bounded(a, false, f, bounded_last_chunks, err);
 }
@@ -372,6 +374,7 @@ static qr_status bounded_budget(struct accept *a, const char *replay, struct acc
 
 qr_status accept_budget(struct accept *a, struct accept_figures *f, qr_error *err)
 {
+    accept_mode(f, "exact");
     TRY(exact_budget(a, f, err));
     return accept_bounded(a, true, f, bounded_budget, err);
 }
@@ -414,7 +417,9 @@ static qr_status bounded_whole_hit(struct accept *a, const char *replay, struct 
 
 qr_status accept_whole_hit(struct accept *a, struct accept_figures *f, qr_error *err)
 {
+    accept_mode(f, "off");
     TRY(whole_hit(a, "off", true, f, err));
+    accept_mode(f, "exact");
     TRY(whole_hit(a, "exact", true, f, err));
     TRY(whole_hit(a, "exact", false, f, err));
     return accept_bounded(a, true, f, bounded_whole_hit, err);

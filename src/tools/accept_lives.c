@@ -327,6 +327,7 @@ qr_status accept_sleep(struct accept *a, struct accept_figures *f, qr_error *err
     if (st != QR_OK)
         return st;
     const qr_metrics before = accept_metrics(engine);
+    accept_mode(f, "exact");
     accept_prompt(a, 0, 0, 12, a->prompts[0] + 1, &p);
     st = accept_agree(a, engine, &p, "before the first sleep", &r, err);
     for (unsigned tags = QR_SLEEP_WEIGHTS; st == QR_OK && tags <= (QR_SLEEP_WEIGHTS | QR_SLEEP_KV_CACHE); tags++) {

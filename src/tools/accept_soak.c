@@ -151,6 +151,7 @@ qr_status accept_soak(struct accept *a, struct accept_figures *f, qr_error *err)
     TRY(prepare(&s, err));
     for (int i = 0; i < 2; i++) {
         qr_error found = {0};
+        accept_mode(f, modes[i]);
         const qr_status st = soak(&s, modes[i], f, &found);
         if (st != QR_OK)
             return qr_fail(err, st, "replay %s: %s", modes[i], found.message);

@@ -415,7 +415,7 @@ static qr_status run_bounded_audit(struct lab *lab, const struct lab_request *wh
             st = check_audit(&audit, &rows, &span, err);
         if (st == QR_OK)
             st = check_bounded(&audit, decoder, end, finishes, err);
-        accept_count(f, finishes ? "bounded" : "bounded_chunks_without_decoder", 1);
+        accept_count(f, finishes ? "bounded_chunks_that_end" : "bounded_chunks_without_decoder", 1);
     }
     return st;
 }
@@ -423,6 +423,10 @@ static qr_status run_bounded_audit(struct lab *lab, const struct lab_request *wh
 qr_status accept_audit(struct accept *a, struct accept_figures *f, qr_error *err)
 {
     const int32_t count = most(a->prompts[1], 13 * a->block / 2);
+    accept_mode(f, "exact");
     TRY(against_whole(a, count, run_audit, f, err));
-    return accept_has_bounded(a) ? against_whole(a, count, run_bounded_audit, f, err) : QR_OK;
+    if (!accept_has_bounded(a))
+        return QR_OK;
+    accept_mode(f, "bounded");
+    return against_whole(a, count, run_bounded_audit, f, err);
 }
