@@ -56,6 +56,13 @@ static void a_v4_with_mtp_drafts_the_same_behind_any_hit(void **state)
          0, 1);
 }
 
+static void the_next_turn_starts_from_the_image_of_an_answer_and_drafts_the_same(void **state)
+{
+    (void)state;
+    draft_turns(SPEC_V41, "dspark", 32, 50, 14, 19); /* ends about row 64 */
+    draft_turns(TINY_V4, "mtp", 128, 120, 8, 11);    /* about 128 */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -63,6 +70,7 @@ int main(void)
         cmocka_unit_test(bounded_replay_of_a_v41_says_with_drafts_what_it_says_without),
         cmocka_unit_test(a_prompt_in_chunks_drafts_what_a_whole_one_drafts),
         cmocka_unit_test(a_v4_with_mtp_drafts_the_same_behind_any_hit),
+        cmocka_unit_test(the_next_turn_starts_from_the_image_of_an_answer_and_drafts_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,6 +21,8 @@ struct pass {
 
 struct record {
     struct qr_engine *engine;
+    const int32_t *right; /* prompt and answer whose drafts shall be right; NULL: as the drafter says */
+    int32_t right_count;
     struct pass pass[PASSES];
     int32_t passes;
 };
@@ -46,7 +48,11 @@ static uint64_t ring_rows(const struct qr_engine *e, const struct sched_request 
 static int32_t note(void *user, const struct sched_request *r, int32_t *drafts, int32_t count, int32_t limit)
 {
     struct record *record = user;
-    (void)limit;
+    if (record->right) {
+        const int32_t n = record->right_count - r->count < limit ? record->right_count - r->count : limit;
+        memcpy(drafts, record->right + r->count, (size_t)(n > 0 ? n : 0) * sizeof *drafts);
+        return n > 0 ? n : 0;
+    }
     if (record->passes < PASSES) {
         struct pass *p = &record->pass[record->passes++];
         *p = (struct pass){.known = r->count, .rings = ring_rows(record->engine, r), .made = count};
@@ -65,13 +71,14 @@ static void open_side(struct side *s, const struct draft_starts_world *w, const 
 {
     qr_engine_options o = QR_ENGINE_OPTIONS;
     o.method = drafts ? w->method : "none";
-    o.max_num_seqs = 2;
     o.max_model_len = LONGEST + ANSWER + 8;
     o.max_num_batched_tokens = cold ? LONGEST : w->rows;
     o.decoder_replay = decoder;
     o.encoder_replay = encoder;
     o.no_prefix_caching = cold;
     o.state_checkpoint_interval_tokens = 128;
+    o.block_size = w->block;
+    o.max_num_seqs = w->block ? 12 : 2; /* more pages, so that images find room */
     s->o = engine_open_ids(w->model, 1, &o);
     s->record = (struct record){.engine = s->o.engine};
     const struct draft_hook hook = {.replace = note, .user = &s->record};
@@ -88,7 +95,7 @@ static void tokens_of(uint32_t seed, int32_t *out, int32_t count, int32_t vocab)
     }
 }
 
-static struct reply answer(struct side *s, const int32_t *tokens, int32_t count)
+static struct reply answer_of(struct side *s, const int32_t *tokens, int32_t count, int32_t most)
 {
     qr_sampling greedy = QR_SAMPLING;
     qr_request q = QR_REQUEST;
@@ -96,11 +103,16 @@ static struct reply answer(struct side *s, const int32_t *tokens, int32_t count)
     q.sampling = &greedy;
     q.tokens = tokens;
     q.token_count = (size_t)count;
-    q.max_tokens = ANSWER;
+    q.max_tokens = most;
     q.ignore_eos = true;
     q.logprobs = 0;
     s->record.passes = 0;
     return reply_of(&s->o, &q);
+}
+
+static struct reply answer(struct side *s, const int32_t *tokens, int32_t count)
+{
+    return answer_of(s, tokens, count, ANSWER);
 }
 
 static void same_drafts(const struct record *a, const struct record *b, const char *what)
@@ -164,6 +176,48 @@ void draft_starts(const struct draft_starts_world *w, const int32_t *suffixes, i
         open_side(&control, w, "off", "off", true, true);
     for (int32_t i = 0; i < count; i++)
         one(w, &run, &control, suffixes[i], bounded, out);
+    engine_close(&run.o);
+    engine_close(&control.o);
+}
+
+/* One conversation of two turns. */
+static void two_turns(struct side *run, struct side *control, int32_t block, int32_t prompt, int32_t said)
+{
+    const int32_t vocab = run->o.engine->model->config.vocab_size, more = 9;
+    int32_t tokens[LONGEST];
+    char what[80];
+    snprintf(what, sizeof what, "a prompt of %d tokens, an answer of %d, the next turn", (int)prompt, (int)said);
+    assert_int_equal(qr_inject(run->o.engine, QR_INJECT_DROP_CACHE, 0, 0, NULL), QR_OK);
+    tokens_of(40, tokens, prompt, vocab);
+    struct reply cold = answer_of(control, tokens, prompt, said);
+    memcpy(tokens + prompt, cold.tokens, cold.count * sizeof *tokens);
+    run->record.right = tokens;
+    run->record.right_count = prompt + said;
+    struct reply first = answer_of(run, tokens, prompt, said);
+    run->record.right = NULL;
+    assert_same_reply(&cold, &first, what);
+    assert_true(first.usage.draft_accepted > 0);
+    tokens_of(50, tokens + prompt + said, more, vocab);
+    struct reply next_cold = answer(control, tokens, prompt + said + more), next = answer(run, tokens, prompt + said + more);
+    assert_same_reply(&next_cold, &next, what);
+    assert_int_equal(next.usage.cached_tokens, (prompt + said - 1) / block * block); /* the last token has no row */
+    same_drafts(&control->record, &run->record, what);
+    reply_free(&cold);
+    reply_free(&first);
+    reply_free(&next_cold);
+    reply_free(&next);
+}
+
+void draft_turns(const char *model, const char *method, int32_t block, int32_t prompt, int32_t from, int32_t to)
+{
+    const struct draft_starts_world w = {.model = model, .method = method, .block = block};
+    const struct sched_costs dear = {.row_layer = 1, .step = 1e-3, .byte = 1e-12}; /* every image pays */
+    struct side run, control;
+    open_side(&run, &w, "exact", "off", false, true); /* hits by images alone */
+    open_side(&control, &w, "off", "off", true, true);
+    sched_set_costs(run.o.engine->sched, &dear);
+    for (int32_t said = from; said < to; said++)
+        two_turns(&run, &control, block, prompt, said);
     engine_close(&run.o);
     engine_close(&control.o);
 }

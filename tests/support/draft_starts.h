@@ -10,11 +10,16 @@ struct draft_starts_world {
     const char *decoder, *encoder; /* replay */
     int32_t hit;                /* tokens that the prompt shares with one before it; 0: none */
     int32_t rows;               /* of a step; 0: any number */
+    int32_t block;              /* tokens of a page; 0: as the engine has it */
 };
 struct draft_starts_counts {
     int32_t prompts, hits, drafts; /* drafts: passes that were compared */
 };
 /* For each length of what follows behind the hit. Bounded replay is compared with itself without drafts: tokens alone. */
 void draft_starts(const struct draft_starts_world *w, const int32_t *suffixes, int32_t count, struct draft_starts_counts *out);
+
+/* Conversations: an answer with drafts, all of them right, that ends on or just behind a block boundary leaves an image there; the
+ * next turn starts from it and drafts what it drafts cold. `block`: tokens a page; every `answer` of [from, to) tokens. */
+void draft_turns(const char *model, const char *method, int32_t block, int32_t prompt, int32_t from, int32_t to);
 
 #endif

@@ -97,7 +97,8 @@ struct opened engine_open_ids(const char *dir, int threads, const qr_engine_opti
     struct opened o;
     qr_error err = {0};
     model.threads = threads;
-    engine.kv_ram_bytes = 64 << 20;
+    if (engine.kv_ram_bytes == 0)
+        engine.kv_ram_bytes = 64 << 20;
     must(model_open_parts(path, &model, false, &o.model, &err), &err);
     must(tok_open_ids(path, NULL, &o.model->tokenizer, &err), &err);
     must(tok_ban_list(o.model->tokenizer, &o.model->banned, &err), &err);
