@@ -109,6 +109,47 @@ static void prompts_beside_verify_rows_lose_no_row_and_draft_behind_their_last(v
     fake_close(&f);
 }
 
+static int32_t victim, verify_steps;
+static bool cancels;
+
+/* Every third verify step of the victim loses it between its rows and their verdict. */
+static void interrupt(struct fake *fake, const struct batch *batch)
+{
+    for (int32_t b = 0; b < batch->count; b++) {
+        struct sched_request *r = sched_span_request(fake->sched, b);
+        if (!r || r != fake_of(fake, victim)->r || batch->spans[b].drafts == 0 || ++verify_steps % 3 != 0)
+            continue;
+        if (cancels)
+            fake_cancel(fake, victim);
+        else
+            sched_preempt(fake->sched, r);
+    }
+}
+
+/* Its verdict is dropped, whatever it says, and its drafts with it; the one beside it takes its rows. */
+static void a_request_may_go_between_its_rows_and_their_verdict(void **state)
+{
+    (void)state;
+    for (int turn = 0; turn < 4; turn++) {
+        open(4, turn < 2 ? 100 : 60, false);
+        f.between = interrupt;
+        verify_steps = 0;
+        cancels = turn % 2;
+        const int32_t survivor = fake_prompt(&f, 1, 64, 80, 60);
+        victim = fake_prompt(&f, 1, 64, 90, 60);
+        fake_run(&f);
+        assert_int_equal(fake_of(&f, survivor)->finish, FINISH_STOP);
+        assert_int_equal(fake_of(&f, victim)->finish, cancels ? FINISH_CANCELLED : FINISH_STOP);
+        assert_true(cancels || fake_of(&f, victim)->preemptions > 2);
+        assert_true(f.dropped > 0);
+        f.between = NULL;
+        const int32_t after = fake_prompt(&f, 2, 0, 70, 40); /* in a slot that a rejected block was left in */
+        fake_run(&f);
+        assert_int_equal(fake_of(&f, after)->finish, FINISH_STOP);
+        fake_close(&f);
+    }
+}
+
 /* The first row that the drafter may read is the first that was written for it, or that an image brought. */
 static void a_drafter_reads_from_the_first_row_that_is_its_requests(void **state)
 {
@@ -147,6 +188,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_answer_with_drafts_leaves_an_image_at_its_last_boundary),
         cmocka_unit_test(images_of_requests_that_draft_are_used_by_others_at_once),
+        cmocka_unit_test(a_request_may_go_between_its_rows_and_their_verdict),
         cmocka_unit_test(a_drafter_reads_from_the_first_row_that_is_its_requests),
         cmocka_unit_test(a_bounded_prompt_that_goes_back_fills_the_drafters_window),
         cmocka_unit_test(prompts_beside_verify_rows_lose_no_row_and_draft_behind_their_last),

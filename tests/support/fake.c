@@ -638,6 +638,8 @@ static void complete_oldest(struct fake *f)
     struct sched_result results[128];
     bool dropped[128];
     assert_true(batch->count <= 128);
+    if (f->between)
+        f->between(f, batch);
     for (int32_t b = 0; b < batch->count; b++) {
         const struct sched_request *r = sched_span_request(f->sched, b);
         results[b] = failed ? (struct sched_result){.failed = true} : result_of(f, &batch->spans[b], r);

@@ -56,6 +56,8 @@ struct fake {
     int64_t layer_rows[QR_MAX_LAYERS], layer_keys[QR_MAX_LAYERS]; /* run so far */
     /* Called for every batch before it runs; NULL. */
     void (*watch)(struct fake *f, const struct batch *batch);
+    /* The same, when its rows have run and its results are not known yet. */
+    void (*between)(struct fake *f, const struct batch *batch);
 };
 
 void fake_open(struct fake *f, const struct fake_options *options);
