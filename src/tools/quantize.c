@@ -49,7 +49,7 @@ static qr_status open_source(struct quantize *q, qr_error *err)
 {
     TRY(model_folder_open(q->model, &q->config, &q->ck, err));
     if (q->config.stored_w8a8)
-        return qr_fail(err, QR_BAD_ARGUMENT, "%s holds INT8 weights already", q->model);
+        return qr_fail(err, QR_BAD_CONFIG, "%s holds INT8 weights already", q->model);
     TRY(plan_make(&q->config, QR_PROFILE_W8A8, &q->plan, err));
     TRY(schema_make(&q->config, &q->schema, err));
     qr_status st = checkpoint_expect(q->ck, schema_tensors(q->schema), schema_count(q->schema), err);

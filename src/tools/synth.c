@@ -80,7 +80,7 @@ static bool is_table(const struct tensor_spec *spec) { return strstr(spec->name,
 static qr_status make_list(struct synth *s, qr_error *err)
 {
     if (s->config.stored_w8a8)
-        return qr_fail(err, QR_BAD_ARGUMENT, "%s is of an INT8 folder, wanted an official config.json", s->config_path);
+        return qr_fail(err, QR_BAD_CONFIG, "%s is of an INT8 folder, wanted an official config.json", s->config_path);
     qr_status st = schema_make(&s->config, &s->schema, err);
     if (st != QR_OK)
         return st;
