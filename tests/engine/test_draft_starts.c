@@ -18,6 +18,7 @@ static void hold(struct draft_starts_world w, int32_t from, int32_t count)
     print_message("%s, decoder %s, encoder %s, %d shared: %d prompts, %d hits, %d draft passes\n", w.model, w.decoder,
                   w.encoder, (int)w.hit, (int)c.prompts, (int)c.hits, (int)c.drafts);
     assert_true(w.hit == 0 || c.hits == c.prompts);
+    assert_true(!w.disturbed || c.preemptions > 0);
 }
 
 static void a_v41_drafts_the_same_behind_any_hit(void **state)
@@ -63,6 +64,17 @@ static void the_next_turn_starts_from_the_image_of_an_answer_and_drafts_the_same
     draft_turns(TINY_V4, "mtp", 128, 120, 8, 11);    /* about 128 */
 }
 
+static void a_request_that_is_preempted_or_moved_drafts_as_if_it_were_not(void **state)
+{
+    (void)state;
+    hold((struct draft_starts_world){
+             .model = SPEC_V41, .method = "dspark", .decoder = "exact", .encoder = "exact", .disturbed = true},
+         1, 2);
+    hold((struct draft_starts_world){
+             .model = TINY_V4, .method = "mtp", .decoder = "exact", .encoder = "exact", .disturbed = true},
+         3, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -70,6 +82,7 @@ int main(void)
         cmocka_unit_test(bounded_replay_of_a_v41_says_with_drafts_what_it_says_without),
         cmocka_unit_test(a_prompt_in_chunks_drafts_what_a_whole_one_drafts),
         cmocka_unit_test(a_v4_with_mtp_drafts_the_same_behind_any_hit),
+        cmocka_unit_test(a_request_that_is_preempted_or_moved_drafts_as_if_it_were_not),
         cmocka_unit_test(the_next_turn_starts_from_the_image_of_an_answer_and_drafts_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

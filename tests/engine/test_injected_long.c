@@ -3,6 +3,7 @@
  * 15): one number of drafts in the middle that alone was wrong. */
 #include "support/injected.h"
 
+#include "support/engines.h"
 #include "support/scratch.h"
 #include "support/support.h"
 #include "support/visible.h"
@@ -22,11 +23,21 @@ static void drafts_of_a_v4_with_mtp_may_be_wrong(void **state)
     injected("tests/golden/v4/tiny/model", "mtp", 1, 1);
 }
 
+static void drafts_of_a_v4_with_dspark_may_be_wrong_at_any_place(void **state)
+{
+    (void)state;
+    char *folder = small_folder_of("tests/data/config/v4-tiny-dspark.json");
+    for (int32_t width = 1; width <= 7; width += 2)
+        injected(folder_with_block(scratch, folder, width), "dspark", width, 2);
+    scratch_remove(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drafts_of_a_v41_may_be_wrong_at_any_place),
         cmocka_unit_test(drafts_of_a_v4_with_mtp_may_be_wrong),
+        cmocka_unit_test(drafts_of_a_v4_with_dspark_may_be_wrong_at_any_place),
     };
     return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }

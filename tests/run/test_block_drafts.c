@@ -125,12 +125,66 @@ static void the_first_row_of_a_block_sees_the_last(void **state)
     tear_down(&f);
 }
 
+static qr_status (*real_fence)(struct backend *backend, qr_error *err);
+static int fences;
+
+static qr_status count_fence(struct backend *backend, qr_error *err)
+{
+    fences++;
+    return real_fence(backend, err);
+}
+
+/* However many requests draft, the host waits once for a slot of all of them; and each gets what it gets alone. */
+static void a_slot_of_all_blocks_waits_once(void **state)
+{
+    (void)state;
+    enum { REQUESTS = 3 };
+    struct rig r;
+    int32_t tokens[TOKENS + 1], anchors[REQUESTS];
+    struct block_draft blocks[REQUESTS];
+    struct rig_request q[REQUESTS];
+    float confidence[REQUESTS], *alone;
+    qr_error err = {0};
+    rig_open(&r, &(struct rig_options){.model = SPEC_V41, .draft_width = WIDTH, .draft_rows = REQUESTS * WIDTH,
+                                       .max_requests = REQUESTS});
+    rig_tokens(&r, 5, tokens, TOKENS + 1);
+    const size_t vocab = (size_t)r.config.vocab_size;
+    alone = qr_calloc(REQUESTS * vocab, sizeof *alone);
+    assert_non_null(alone);
+    for (int32_t b = 0; b < REQUESTS; b++) {
+        const int32_t count = TOKENS - 5 * b;
+        q[b] = rig_request(&r, tokens, count, b, 1 + 4 * b, 1);
+        rig_run(&r, &q[b], NULL);
+        anchors[b] = tokens[count];
+        blocks[b] = (struct block_draft){.slot = b, .position = count, .anchor = anchors[b]};
+        must(runner_block_draft(r.runner, &blocks[b], 1, NULL, &err), &err);
+        must(runner_block_next(r.runner, 0, &anchors[b], &err), &err);
+        memcpy(alone + (size_t)b * vocab, block_drafts_logits(runner_blocks(r.runner), 0), vocab * sizeof *alone);
+        confidence[b] = block_drafts_confidence(runner_blocks(r.runner), 0);
+    }
+    must(runner_block_draft(r.runner, blocks, REQUESTS, NULL, &err), &err);
+    real_fence = r.backend->fence;
+    r.backend->fence = count_fence;
+    fences = 0;
+    must(runner_block_next(r.runner, 0, anchors, &err), &err);
+    r.backend->fence = real_fence;
+    assert_int_equal(fences, 1);
+    for (int32_t b = 0; b < REQUESTS; b++) {
+        assert_memory_equal(alone + (size_t)b * vocab, block_drafts_logits(runner_blocks(r.runner), b), vocab * sizeof *alone);
+        assert_true(confidence[b] == block_drafts_confidence(runner_blocks(r.runner), b));
+        rig_request_free(&q[b]);
+    }
+    qr_free(alone);
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_row_below_the_first_valid_one_is_read),
         cmocka_unit_test(the_window_of_a_block_ends_before_its_anchor),
         cmocka_unit_test(the_first_row_of_a_block_sees_the_last),
+        cmocka_unit_test(a_slot_of_all_blocks_waits_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

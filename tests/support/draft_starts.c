@@ -63,6 +63,7 @@ static int32_t note(void *user, const struct sched_request *r, int32_t *drafts, 
 
 struct side {
     struct opened o;
+    bool disturbed;
     struct record record;
 };
 
@@ -81,6 +82,7 @@ static void open_side(struct side *s, const struct draft_starts_world *w, const 
     o.max_num_seqs = w->block ? 12 : 2; /* more pages, so that images find room */
     s->o = engine_open_ids(w->model, 1, &o);
     s->record = (struct record){.engine = s->o.engine};
+    s->disturbed = w->disturbed && !cold;
     const struct draft_hook hook = {.replace = note, .user = &s->record};
     if (drafts)
         speculation_hook(s->o.engine->speculation, &hook);
@@ -95,6 +97,16 @@ static void tokens_of(uint32_t seed, int32_t *out, int32_t count, int32_t vocab)
     }
 }
 
+/* Between its tokens. */
+static void disturb(struct side *s, qr_handle handle)
+{
+    qr_metrics m = {.size = sizeof m};
+    qr_get_metrics(s->o.engine, &m);
+    for (uint64_t step = 2; step < 40; step++)
+        assert_int_equal(qr_inject(s->o.engine, step % 3 ? QR_INJECT_RELOCATE : QR_INJECT_PREEMPT, handle, m.steps + step, NULL),
+                         QR_OK);
+}
+
 static struct reply answer_of(struct side *s, const int32_t *tokens, int32_t count, int32_t most)
 {
     qr_sampling greedy = QR_SAMPLING;
@@ -107,7 +119,15 @@ static struct reply answer_of(struct side *s, const int32_t *tokens, int32_t cou
     q.ignore_eos = true;
     q.logprobs = 0;
     s->record.passes = 0;
-    return reply_of(&s->o, &q);
+    if (!s->disturbed)
+        return reply_of(&s->o, &q);
+    struct reply r = {0};
+    qr_handle handle;
+    qr_error err = {0};
+    must(qr_submit(s->o.engine, &q, NULL, NULL, &handle, &err), &err);
+    disturb(s, handle);
+    reply_rest(&s->o, handle, &r);
+    return r;
 }
 
 static struct reply answer(struct side *s, const int32_t *tokens, int32_t count)
@@ -118,7 +138,7 @@ static struct reply answer(struct side *s, const int32_t *tokens, int32_t count)
 static void same_drafts(const struct record *a, const struct record *b, const char *what)
 {
     assert_true(a->passes > 0);
-    if (a->passes != b->passes)
+    if (a->passes != b->passes) /* at the same places: what was preempted goes on where it was */
         fail_msg("%s: %d draft passes, cold %d", what, (int)b->passes, (int)a->passes);
     for (int32_t i = 0; i < a->passes; i++) {
         const struct pass *p = &a->pass[i], *q = &b->pass[i];
@@ -176,6 +196,9 @@ void draft_starts(const struct draft_starts_world *w, const int32_t *suffixes, i
         open_side(&control, w, "off", "off", true, true);
     for (int32_t i = 0; i < count; i++)
         one(w, &run, &control, suffixes[i], bounded, out);
+    qr_metrics m = {.size = sizeof m};
+    qr_get_metrics(run.o.engine, &m);
+    out->preemptions = (int32_t)m.preemptions;
     engine_close(&run.o);
     engine_close(&control.o);
 }

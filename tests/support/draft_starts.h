@@ -3,6 +3,7 @@
 #ifndef QR_TESTS_DRAFT_STARTS_H
 #define QR_TESTS_DRAFT_STARTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct draft_starts_world {
@@ -11,9 +12,10 @@ struct draft_starts_world {
     int32_t hit;                /* tokens that the prompt shares with one before it; 0: none */
     int32_t rows;               /* of a step; 0: any number */
     int32_t block;              /* tokens of a page; 0: as the engine has it */
+    bool disturbed;             /* it is preempted, and then its state moved, while it decodes */
 };
 struct draft_starts_counts {
-    int32_t prompts, hits, drafts; /* drafts: passes that were compared */
+    int32_t prompts, hits, drafts, preemptions; /* drafts: passes that were compared */
 };
 /* For each length of what follows behind the hit. Bounded replay is compared with itself without drafts: tokens alone. */
 void draft_starts(const struct draft_starts_world *w, const int32_t *suffixes, int32_t count, struct draft_starts_counts *out);
