@@ -145,8 +145,8 @@ class Bench(unittest.TestCase):
 
     def test_a_wrong_line_is_one_sentence(self):
         model = ["--model", f"{MODELS}/tiny-v41"]
-        for line, said in ((["decod", *model], 'unknown figures "decod", wanted memory, op, text, load, decode, prefill, serve or '
-                                               "rows; the nearest is decode"),
+        for line, said in ((["decod", *model], 'unknown figures "decod", wanted memory, op, text, load, decode, prefill, serve, '
+                                               "drafts or rows; the nearest is decode"),
                            (["opp"], "the nearest is op"),
                            (["op"], "--in FILE is missing"),
                            (["memory", "--chunk", "5"], "--chunk says nothing to memory"),
