@@ -75,6 +75,34 @@ static void what_grows_grows_by_what_is_planned(void **state)
     }
 }
 
+/* A verifier that keeps what drafts were drawn from takes it for every request that may run. */
+static void what_verifiers_keep_is_planned(void **state)
+{
+    (void)state;
+    enum { REQUESTS = 4, DRAFTS = 5 };
+    static const char *const samplings[] = {"probabilistic", "greedy"};
+    qr_model *model = open_model("models/tiny-v41", "cpu", 2);
+    qr_model_info info;
+    qr_engine_options options = QR_ENGINE_OPTIONS;
+    qr_model_get_info(model, &info);
+    options.kv_ram_bytes = 64 << 20;
+    options.max_model_len = 512;
+    options.max_num_seqs = REQUESTS;
+    options.method = "dspark";
+    const struct weighed match = weigh(model, &options);
+    options.verifier = "block";
+    for (int i = 0; i < 2; i++) {
+        options.draft_sampling = samplings[i];
+        const struct weighed more = weigh(model, &options);
+        const int64_t laws = REQUESTS * draft_law_bytes(info.vocab_size, DRAFTS, i == 1);
+        const int64_t planned = more.planned - match.planned, held = more.held - match.held + laws;
+        assert_true(i == 1 || laws > REQUESTS * DRAFTS * (int64_t)sizeof(float) * info.vocab_size);
+        if (llabs(planned - held) > 1024)
+            fail_msg("%s: %lld more bytes planned, %lld more held", samplings[i], (long long)planned, (long long)held);
+    }
+    qr_model_close(model);
+}
+
 /* Threads take scratch. Handles and vectors of the weights are all that the plan leaves out. */
 static void all_that_is_held_is_planned(void **state)
 {
@@ -157,6 +185,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_grows_grows_by_what_is_planned),
+        cmocka_unit_test(what_verifiers_keep_is_planned),
         cmocka_unit_test(all_that_is_held_is_planned),
         cmocka_unit_test(a_request_that_runs_takes_what_is_planned_for_it),
     };
