@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define CONFIG "tests/data/config/v4-tiny-dspark-point.json"
+#define POINT "tests/data/config/v4-tiny-dspark-point.json"
+#define FIVE "tests/data/config/v4-tiny-dspark.json"
 
 enum { REQUESTS = 64, WIDTH = 7, ROWS = WIDTH + 1, LONGEST = 150, ANSWER = 40 };
 
@@ -44,7 +45,7 @@ struct run {
     int steps, proposed, accepted;
 };
 
-static struct opened open_point(const char *dir, const char *profile, const char *method)
+static struct opened open_point(const char *dir, const char *profile, const char *method, int32_t width)
 {
     qr_model_options model = QR_MODEL_OPTIONS;
     qr_engine_options options = QR_ENGINE_OPTIONS;
@@ -53,6 +54,7 @@ static struct opened open_point(const char *dir, const char *profile, const char
     model.profile = profile;
     model.threads = 2;
     options.method = method;
+    options.draft_width = width;
     options.max_num_seqs = REQUESTS;
     options.max_model_len = 256;
     options.kv_ram_bytes = 64 << 20;
@@ -80,15 +82,16 @@ static void run_all(struct opened o, struct asked *asked, struct run *out)
     engine_close(&o);
 }
 
-static void answers_are_those_without_drafts(const char *profile)
+/* `width`: of a block, where the checkpoint has another. */
+static void answers_are_those_without_drafts(const char *config, const char *profile, int32_t width)
 {
-    char *dir = small_folder_of(CONFIG);
+    char *dir = small_folder_of(config);
     struct asked *asked = calloc(REQUESTS, sizeof *asked);
     struct run *runs = calloc(2, sizeof *runs);
     for (int i = 0; i < REQUESTS; i++)
         ask(i, &asked[i]);
-    run_all(open_point(dir, profile, NULL), asked, &runs[0]);
-    run_all(open_point(dir, profile, "dspark"), asked, &runs[1]);
+    run_all(open_point(dir, profile, NULL, 0), asked, &runs[0]);
+    run_all(open_point(dir, profile, "dspark", width), asked, &runs[1]);
     for (int i = 0; i < REQUESTS; i++) {
         char what[40];
         snprintf(what, sizeof what, "request %d", i);
@@ -110,13 +113,20 @@ static void answers_are_those_without_drafts(const char *profile)
 static void sixty_four_requests_of_eight_rows_answer_as_without_drafts(void **state)
 {
     (void)state;
-    answers_are_those_without_drafts("reference");
+    answers_are_those_without_drafts(POINT, "reference", 0);
 }
 
 static void the_same_holds_of_the_int8_deployment(void **state)
 {
     (void)state;
-    answers_are_those_without_drafts("w8a8");
+    answers_are_those_without_drafts(POINT, "w8a8", 0);
+}
+
+/* A window of 24 tokens, so that rings go round. */
+static void the_same_holds_of_a_block_of_five_made_wider(void **state)
+{
+    (void)state;
+    answers_are_those_without_drafts(FIVE, "reference", WIDTH);
 }
 
 int main(void)
@@ -124,6 +134,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sixty_four_requests_of_eight_rows_answer_as_without_drafts),
         cmocka_unit_test(the_same_holds_of_the_int8_deployment),
+        cmocka_unit_test(the_same_holds_of_a_block_of_five_made_wider),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -154,6 +154,51 @@ static void the_last_rows_of_a_prompt_are_enough(void **state)
     }
 }
 
+/* What a step costs a request whose drafts rest: keys of its rows, and no row through queries, experts or head. Poison in
+ * the routes of the pass tells that nobody wrote them. */
+static void rest(struct rig *r, int32_t slot, int32_t first, int32_t count, const int32_t *following, const int32_t *sources,
+                 struct drafted *none)
+{
+    const struct workspace *ws = runner_workspace(r->runner);
+    int32_t routes[2] = {-77, -77}, found[2];
+    qr_error err = {0};
+    must(r->backend->upload(r->backend, ws->expert_idx, routes, sizeof routes, &err), &err);
+    draft(r, slot, first, count, following, sources, count, none);
+    rig_read(r, found, ws->expert_idx, sizeof found);
+    assert_memory_equal(found, routes, sizeof routes);
+}
+
+/* For longer than a window, in steps of one and of two rows; then it drafts as if it never had. */
+static void a_layer_that_rested_drafts_as_if_it_never_had(void **state)
+{
+    (void)state;
+    for (int profile = 0; profile < 2; profile++) {
+        struct law l;
+        law_begin(&l, (enum qr_profile)profile);
+        struct rig_request q = rig_request(&l.r, l.tokens, LAW_TOKENS, 1, 7, 2), *requests[1] = {&q};
+        struct drafted d = drafted_for(&l.r);
+        int32_t count = 40, sources[LAW_TOKENS];
+        rows_from(0, LAW_TOKENS, sources);
+        rig_step(&l.r, requests, &count, 1);
+        rest(&l.r, q.slot, 0, 40, l.tokens + 1, sources, &d);
+        while (q.position < 200) {
+            const int32_t first = q.position;
+            count = 1 + first % 2;
+            rig_step(&l.r, requests, &count, 1);
+            rest(&l.r, q.slot, first, count, l.tokens + first + 1, sources, &d);
+        }
+        for (int32_t first = q.position; first < 210; first = q.position) {
+            count = 2;
+            rig_step(&l.r, requests, &count, 1);
+            draft(&l.r, q.slot, first, 2, l.tokens + first + 1, sources, 0, &d);
+            assert_same_rows(&l.r, &l.rows, &d, first, first + 2, "after a rest");
+        }
+        free(d.logits);
+        rig_request_free(&q);
+        law_end(&l);
+    }
+}
+
 /* ---- drafting ---- */
 
 /* Greedy decoding, one row a step: `tokens` from `length` on are filled in, with the logits of every position. */
@@ -342,6 +387,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_of_chunks_give_the_bits_of_one_pass),
         cmocka_unit_test(the_last_rows_of_a_prompt_are_enough),
+        cmocka_unit_test(a_layer_that_rested_drafts_as_if_it_never_had),
         cmocka_unit_test(drafts_accepted_or_rejected_give_the_sequence_and_bits_without_drafting),
         cmocka_unit_test(draft_rows_out_of_range_are_refused_and_change_nothing),
     };
