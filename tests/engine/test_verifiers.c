@@ -102,6 +102,41 @@ static void a_seed_gives_the_same_answer_again_and_the_targets_log_probabilities
         }
 }
 
+/* Whatever comes between a draft and its verdict, what is judged is what was drawn. */
+static void answers_go_on_through_everything_that_moves_them(void **state)
+{
+    (void)state;
+    enum { REQUESTS = 6, STEPS = 40 };
+    static const qr_injection events[] = {QR_INJECT_PREEMPT, QR_INJECT_RELOCATE, QR_INJECT_REVERSE, QR_INJECT_DROP_CACHE};
+    for (int v = 0; v < 2; v++) {
+        struct opened o = drafter_open(0, verifiers[v], NULL);
+        qr_sampling s = QR_SAMPLING;
+        qr_handle handles[REQUESTS];
+        qr_metrics m = {.size = sizeof m};
+        qr_error err = {0};
+        s.banned = drafter_silent(0, &s.banned_count);
+        qr_request q = long_request(&s);
+        q.max_tokens = 60;
+        for (int step = 3; step < STEPS; step++)
+            must(qr_inject(o.engine, events[step % 4], 1 + (qr_handle)(step / 4 % REQUESTS), (uint64_t)step, &err), &err);
+        for (int i = 0; i < REQUESTS; i++) {
+            s.seed = i;
+            must(qr_submit(o.engine, &q, NULL, NULL, &handles[i], &err), &err);
+        }
+        for (int i = 0; i < REQUESTS; i++) {
+            struct reply r = {0};
+            reply_rest(&o, handles[i], &r);
+            assert_string_equal(r.error.message, "");
+            assert_int_equal(r.count, 60);
+            assert_true(r.usage.draft_steps > 0);
+            reply_free(&r);
+        }
+        qr_get_metrics(o.engine, &m);
+        assert_true(m.preemptions > 3 && m.drafts.discarded > 0);
+        engine_close(&o);
+    }
+}
+
 /* ---- a row that cannot be drawn from (T20) ---- */
 
 /* One token may be said, and its penalty lets it be said twice. */
@@ -158,6 +193,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_answers_are_those_without_drafts),
         cmocka_unit_test(greedy_drafts_change_no_bit_under_match),
+        cmocka_unit_test(answers_go_on_through_everything_that_moves_them),
         cmocka_unit_test(a_row_without_a_token_is_an_error_of_its_request_alone),
         cmocka_unit_test(a_seed_gives_the_same_answer_again_and_the_targets_log_probabilities),
     };
