@@ -1,18 +1,20 @@
 /* label: full once */
-/* test_draft_starts with every number of tokens from 1 to 300 behind a hit (speculation.md 12: T12), and with the trained
+/* test_draft_starts with every number of tokens from 0 to 300 behind a hit (speculation.md 12: T12), and with the trained
  * models' drafters. */
 #include "support/draft_starts.h"
 
+#include "support/engines.h"
+#include "support/scratch.h"
 #include "support/support.h"
 
-enum { SUFFIXES = 300 };
+enum { SUFFIXES = 301 };
 static int32_t suffixes[SUFFIXES];
 
 static void hold(struct draft_starts_world w, int32_t step)
 {
     struct draft_starts_counts c;
     int32_t count = 0;
-    for (int32_t i = 1; i <= SUFFIXES; i += step)
+    for (int32_t i = 0; i < SUFFIXES; i += step)
         suffixes[count++] = i;
     draft_starts(&w, suffixes, count, &c);
     print_message("%s, decoder %s, encoder %s, %d shared: %d prompts, %d draft passes\n", w.model, w.decoder, w.encoder,
@@ -31,7 +33,8 @@ static void a_v41_drafts_the_same_behind_any_hit(void **state)
                                              .method = "dspark",
                                              .decoder = modes[d],
                                              .encoder = modes[e],
-                                             .hit = 128},
+                                             .hit = 128,
+                                             .block = 32},
                  1);
 }
 
@@ -48,10 +51,22 @@ static void trained_models_draft_the_same_behind_any_hit(void **state)
                  19);
 }
 
+static void a_v4_with_dspark_drafts_the_same_behind_any_hit(void **state)
+{
+    (void)state;
+    char *folder = small_folder_of("tests/data/config/v4-tiny-dspark.json");
+    hold((struct draft_starts_world){
+             .model = folder, .method = "dspark", .decoder = "exact", .encoder = "exact", .hit = 256},
+         17);
+    draft_turns(folder, "dspark", 128, 120, 5, 14);
+    scratch_remove(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_v41_drafts_the_same_behind_any_hit),
+        cmocka_unit_test(a_v4_with_dspark_drafts_the_same_behind_any_hit),
         cmocka_unit_test(trained_models_draft_the_same_behind_any_hit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -77,7 +77,7 @@ static void open_side(struct side *s, const struct draft_starts_world *w, const 
     o.decoder_replay = decoder;
     o.encoder_replay = encoder;
     o.no_prefix_caching = cold;
-    o.state_checkpoint_interval_tokens = 128;
+    o.state_checkpoint_interval_tokens = w->block ? w->block : 128;
     o.block_size = w->block;
     o.max_num_seqs = w->block ? 12 : 2; /* more pages, so that images find room */
     s->o = engine_open_ids(w->model, 1, &o);
