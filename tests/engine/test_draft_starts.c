@@ -39,7 +39,7 @@ static void bounded_replay_of_a_v41_says_with_drafts_what_it_says_without(void *
          0, 3);
 }
 
-/* Chunks that are shorter than the window, and others. */
+/* Chunks that are shorter than the window, and others; MTP's rows of the first ones are made in steps of which none draws. */
 static void a_prompt_in_chunks_drafts_what_a_whole_one_drafts(void **state)
 {
     (void)state;
@@ -47,6 +47,9 @@ static void a_prompt_in_chunks_drafts_what_a_whole_one_drafts(void **state)
         hold((struct draft_starts_world){
                  .model = SPEC_V41, .method = "dspark", .decoder = "exact", .encoder = "exact", .rows = rows},
              2, 1);
+    hold((struct draft_starts_world){
+             .model = TINY_V4, .method = "mtp", .decoder = "exact", .encoder = "exact", .rows = 50},
+         3, 1);
 }
 
 static void a_v4_with_mtp_drafts_the_same_behind_any_hit(void **state)
