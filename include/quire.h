@@ -310,7 +310,7 @@ QR_API qr_status qr_poll(qr_engine *engine, qr_handle handle, int timeout_ms, qr
  * whose event was made before this call, fetched or not. Pages are shared through the prefix cache, no state is; the parent
  * goes on as if nothing had happened. `how` says how, as for qr_submit: its tokens and `after` are not looked at, max_tokens
  * and min_tokens count from here. With the parent's sampling it draws what the parent goes on to draw (penalties count the
- * parent's answer as prompt). Callback and user as for qr_submit. QR_BAD_ARGUMENT: no such request, or it was cancelled.
+ * parent's answer as prompt; not so with verifier "ratio" or "block", where it wants a seed of its own). Callback and user as for qr_submit. QR_BAD_ARGUMENT: no such request, or it was cancelled.
  * QR_BAD_REQUEST: the context has no room for more. QR_BUSY: the queue is full. */
 QR_API qr_status qr_fork(qr_engine *engine, qr_handle parent, const qr_request *how,
                          void (*callback)(void *user, const qr_event *event), void *user, qr_handle *out, qr_error *err);
