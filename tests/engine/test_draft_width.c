@@ -29,7 +29,7 @@ static int remove_folder(void **state)
 static qr_engine_options wide(int32_t width, int32_t tokens)
 {
     qr_engine_options o = QR_ENGINE_OPTIONS;
-    o.method = width ? "dspark" : NULL;
+    o.method = width ? "dspark" : "none";
     o.draft_width = width;
     o.num_speculative_tokens = tokens;
     o.max_num_seqs = 3;

@@ -160,7 +160,7 @@ static void a_step_allocates_nothing(void **state)
         for (int32_t rows = 24; rows; rows = rows == 24 ? 5 : 0) {
             options.max_num_batched_tokens = rows;
             options.max_model_len = 256;
-            options.method = verifiers[i] ? "dspark" : NULL;
+            options.method = verifiers[i] ? "dspark" : "none";
             options.verifier = verifiers[i];
             struct opened o = engine_open(models[i], devices[i], 2, &options);
             const int64_t few = allocations(&o, 3), more = allocations(&o, 9);

@@ -37,7 +37,7 @@ const int32_t *drafter_silent(int which, size_t *count)
 struct opened drafter_open(int which, const char *verifier, const char *sampling)
 {
     qr_engine_options o = QR_ENGINE_OPTIONS;
-    o.method = verifier ? "dspark" : NULL;
+    o.method = verifier ? "dspark" : "none";
     o.verifier = verifier;
     o.draft_sampling = sampling;
     o.max_num_seqs = 8;
