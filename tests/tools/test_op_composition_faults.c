@@ -14,6 +14,7 @@
 #include "tools/op_run.h"
 
 #define MODEL "tests/golden/v4/tiny/model"
+#define BLOCKS "tests/data/config/v4-tiny-dspark-point.json" /* of the same widths, with a block drafter */
 /* Of that model: its widths, and how many layers of each kind. */
 enum { HIDDEN = 128, STREAMS = 4, HEAD_DIM = 128, INDEX_DIM = 128, LAYERS = 4, CSA_LAYERS = 2 };
 enum { PAGE = 128, DECODE_ROWS = 2, PROMPT_ROWS = 5 };
@@ -21,7 +22,7 @@ enum { PAGE = 128, DECODE_ROWS = 2, PROMPT_ROWS = 5 };
 /* The arrays of a file that is being made. */
 struct arrays {
     struct tensor_view views[512];
-    int64_t shapes[512][4];
+    int64_t shapes[512][5];
     char names[512][96];
     int64_t count;
 };
@@ -221,14 +222,35 @@ static void drafting_forward(struct arrays *a, const struct composition *c, cons
     add(a, "mtp_kv_cache", DTYPE_BF16, SHAPE(1, PAGE, 1, HEAD_DIM), zeros);
 }
 
+static void stage_attention(struct arrays *a, const struct composition *c, const struct checkpoint *ck)
+{
+    (void)c;
+    add_tensors(a, ck, "mtp.1.");
+    add(a, "x_hc", DTYPE_BF16, SHAPE(2, STREAMS, HIDDEN), zeros);
+    INTS(a, "position_ids", four_and_five, 1);
+    add(a, "kv_cache", DTYPE_BF16, SHAPE(1, PAGE, 1, HEAD_DIM), zeros);
+    INTS(a, "block_table", none, 1, 1);
+}
+
+static void block_drafter(struct arrays *a, const struct composition *c, const struct checkpoint *ck)
+{
+    (void)c;
+    add_tensors(a, ck, "");
+    add(a, "taps", DTYPE_BF16, SHAPE(1, 1, 3 * HIDDEN), zeros);
+    INTS(a, "position_ids", none, 1, 1);
+    INTS(a, "anchors", none, 1);
+    add(a, "kv_cache", DTYPE_BF16, SHAPE(3, 1, PAGE, 1, HEAD_DIM), zeros);
+    INTS(a, "block_table", none, 1, 1);
+}
+
 /* ---- the runs ---- */
 
 /* The config, of the layer whose arrays these are. */
 static const char *params_of(const struct composition *c)
 {
     static char text[8192];
-    int begins = snprintf(text, sizeof text, "{\"ratio\": %d, \"layer_id\": %d, ", c->ratio, c->layer);
-    FILE *f = fopen(source_path(MODEL "/config.json"), "rb");
+    int begins = snprintf(text, sizeof text, "{\"ratio\": %d, \"layer_id\": %d, \"draft_width\": 2, ", c->ratio, c->layer);
+    FILE *f = fopen(source_path(strncmp(c->op, "dspark", 6) == 0 ? BLOCKS : MODEL "/config.json"), "rb");
     assert_non_null(f);
     fseek(f, 1, SEEK_SET); /* behind its brace */
     text[begins + (int)fread(text + begins, 1, sizeof text - (size_t)begins - 1, f)] = 0;
@@ -326,9 +348,22 @@ static void allocations_of_the_deployment_may_fail(void **state)
     fail_each(model, of, sizeof of / sizeof *of);
 }
 
+static void allocations_of_the_block_drafter_may_fail(void **state)
+{
+    (void)state;
+    char model[4096];
+    snprintf(model, sizeof model, "%s", scratch_path(scratch, "blocks"));
+    char *line[] = {"synth", "--quiet", "--config", (char *)(uintptr_t)source_path(BLOCKS), "--out", model, NULL};
+    assert_int_equal(tool_synth(6, line), 0);
+    static const struct composition of[] = {{"dspark_attention", false, 0, 0, stage_attention},
+                                            {"dspark_drafter", false, 0, 0, block_drafter}};
+    fail_each(model, of, sizeof of / sizeof *of);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(allocations_of_the_reference_may_fail),
-                                       cmocka_unit_test(allocations_of_the_deployment_may_fail)};
+                                       cmocka_unit_test(allocations_of_the_deployment_may_fail),
+                                       cmocka_unit_test(allocations_of_the_block_drafter_may_fail)};
     return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }
