@@ -2,14 +2,18 @@
 
 #include "support/scratch.h"
 
-static const char *const configs[DRAFTERS] = {"tests/data/config/small-v41-dspark.json", "tests/data/config/small-v4-dspark.json"};
+static const struct {
+    const char *name, *config, *method;
+} drafters[DRAFTERS] = {{"V4.1", "tests/data/config/small-v41-dspark.json", "dspark"},
+                        {"V4", "tests/data/config/small-v4-dspark.json", "dspark"},
+                        {"MTP", "tests/data/config/small-v4-mtp.json", "mtp"}};
 static char *folders[DRAFTERS];
 
 int drafters_make(void **state)
 {
     (void)state;
     for (int i = 0; i < DRAFTERS; i++)
-        folders[i] = small_folder_of(configs[i]);
+        folders[i] = small_folder_of(drafters[i].config);
     return 0;
 }
 
@@ -21,7 +25,7 @@ int drafters_remove(void **state)
     return 0;
 }
 
-const char *drafter_family(int which) { return which == 0 ? "V4.1" : "V4"; }
+const char *drafter_name(int which) { return drafters[which].name; }
 const char *drafter_folder(int which) { return folders[which]; }
 
 const int32_t *drafter_silent(int which, size_t *count)
@@ -37,7 +41,7 @@ const int32_t *drafter_silent(int which, size_t *count)
 struct opened drafter_open(int which, const char *verifier, const char *sampling)
 {
     qr_engine_options o = QR_ENGINE_OPTIONS;
-    o.method = verifier ? "dspark" : "none";
+    o.method = verifier ? drafters[which].method : "none";
     o.verifier = verifier;
     o.draft_sampling = sampling;
     o.max_num_seqs = 8;
