@@ -120,8 +120,8 @@ typedef struct qr_engine_options {
     bool no_prefix_caching;
     const char *prefix_provenance;  /* "exact-only" (default), "any" */
     int32_t state_checkpoint_interval_tokens; /* between state images inside a prompt; 0: none */
-    /* what drafts: "none" (default); "dspark" or "mtp", which the checkpoint must hold; "auto": the one it holds, where and as
-     * long as that makes answers faster. Changes no bit unless `verifier` or `forced_acceptance_length` say so */
+    /* what drafts: "auto" (default): what the checkpoint holds, if anything, where and as long as that makes answers faster;
+     * "dspark" or "mtp", which it must hold: always; "none". Changes no bit unless `verifier` or `forced_acceptance_length` say so */
     const char *method;
     int32_t num_speculative_tokens; /* drafts that a step verifies at most; 0: as many as the drafter makes */
     /* tokens that the drafter makes at once; 0: the checkpoint's block; V4's DSpark up to 7, which a short request checks when
@@ -135,6 +135,9 @@ typedef struct qr_engine_options {
     /* Benchmarks only: 0: off; from 1 to the drafts of a step and one: steps take so many tokens of an answer on average,
      * right or wrong, and the answer is none of the model's */
     double forced_acceptance_length;
+    /* a file of `quire bench drafts --write-profile`: a step verifies as many drafts of each request as their confidences and
+     * the measured times of steps say; NULL or "none": as many as there are. Changes no bit; of DSpark with match only */
+    const char *speculation_profile;
     /* Flags of runtime.md 12.1 that belong to features which are not built, as NAME and VALUE by turns: refused (QR_REFUSED)
      * with the feature and its rule, unless the value is NULL or what this library does anyway. */
     const char *const *flags;

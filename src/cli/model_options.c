@@ -63,6 +63,7 @@ qr_engine_options model_options_engine(const struct model_options *m)
     o.verifier = m->verifier;
     o.draft_sampling = m->draft_sampling;
     o.forced_acceptance_length = m->forced_length;
+    o.speculation_profile = m->speculation_profile;
     o.flags = &m->features[0][0];
     o.flag_count = FEATURE_COUNT;
     return o;

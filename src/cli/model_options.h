@@ -10,30 +10,29 @@
  * X(m, row, flag, kind, value). */
 /* clang-format off */
 #define FEATURE_FLAGS(X, m)                                                                                            \
-    X(m, 0, "speculation-profile", OPTION_STRING, "FILE")                                                              \
-    X(m, 1, "pipeline-parallel-size", OPTION_STRING, "N")                                                              \
-    X(m, 2, "context-parallel-size", OPTION_STRING, "N")                                                               \
-    X(m, 3, "data-parallel-size", OPTION_STRING, "N")                                                                  \
-    X(m, 4, "enable-dp-attention", OPTION_SET, "on")                                                                   \
-    X(m, 5, "enable-tbo", OPTION_STRING, "prefill")                                                                    \
-    X(m, 6, "enable-tbo-decode", OPTION_SET, "on")                                                                     \
-    X(m, 7, "kv-transfer", OPTION_STRING, "NAME")                                                                      \
-    X(m, 8, "offload-ram-bytes", OPTION_STRING, "N")                                                                   \
-    X(m, 9, "offload-disk-bytes", OPTION_STRING, "N")                                                                  \
-    X(m, 10, "offload-dir", OPTION_STRING, "DIR")                                                                      \
-    X(m, 11, "disaggregation", OPTION_STRING, "prefill|decode")                                                        \
-    X(m, 12, "enable-eplb", OPTION_SET, "on")                                                                          \
-    X(m, 13, "online-quantization", OPTION_STRING, "NAME")                                                             \
-    X(m, 14, "level", OPTION_STRING, "0|3")                                                                            \
-    X(m, 15, "cudagraph-mode", OPTION_STRING, "FULL|TR_HYBRID|NONE")                                                   \
-    X(m, 16, "cudagraph-capture-sizes", OPTION_STRING, "LIST")                                                         \
-    X(m, 17, "tp", OPTION_STRING, "N")                                                                                 \
-    X(m, 18, "ep", OPTION_STRING, "N")                                                                                 \
-    X(m, 19, "enable-expert-parallel", OPTION_SET, "on")                                                               \
-    X(m, 20, "export-hidden-states", OPTION_SET, "on")                                                                 \
-    X(m, 21, "fused-moe-communication", OPTION_SET, "on")                                                              \
-    X(m, 22, "index-query-grid", OPTION_STRING, "fp4|plane")
-enum { FEATURE_COUNT = 23 };
+    X(m, 0, "pipeline-parallel-size", OPTION_STRING, "N")                                                              \
+    X(m, 1, "context-parallel-size", OPTION_STRING, "N")                                                               \
+    X(m, 2, "data-parallel-size", OPTION_STRING, "N")                                                                  \
+    X(m, 3, "enable-dp-attention", OPTION_SET, "on")                                                                   \
+    X(m, 4, "enable-tbo", OPTION_STRING, "prefill")                                                                    \
+    X(m, 5, "enable-tbo-decode", OPTION_SET, "on")                                                                     \
+    X(m, 6, "kv-transfer", OPTION_STRING, "NAME")                                                                      \
+    X(m, 7, "offload-ram-bytes", OPTION_STRING, "N")                                                                   \
+    X(m, 8, "offload-disk-bytes", OPTION_STRING, "N")                                                                  \
+    X(m, 9, "offload-dir", OPTION_STRING, "DIR")                                                                      \
+    X(m, 10, "disaggregation", OPTION_STRING, "prefill|decode")                                                        \
+    X(m, 11, "enable-eplb", OPTION_SET, "on")                                                                          \
+    X(m, 12, "online-quantization", OPTION_STRING, "NAME")                                                             \
+    X(m, 13, "level", OPTION_STRING, "0|3")                                                                            \
+    X(m, 14, "cudagraph-mode", OPTION_STRING, "FULL|TR_HYBRID|NONE")                                                   \
+    X(m, 15, "cudagraph-capture-sizes", OPTION_STRING, "LIST")                                                         \
+    X(m, 16, "tp", OPTION_STRING, "N")                                                                                 \
+    X(m, 17, "ep", OPTION_STRING, "N")                                                                                 \
+    X(m, 18, "enable-expert-parallel", OPTION_SET, "on")                                                               \
+    X(m, 19, "export-hidden-states", OPTION_SET, "on")                                                                 \
+    X(m, 20, "fused-moe-communication", OPTION_SET, "on")                                                              \
+    X(m, 21, "index-query-grid", OPTION_STRING, "fp4|plane")
+enum { FEATURE_COUNT = 22 };
 #define FEATURE_NAME(m, row, flag, kind_, value_) [row] = {flag, NULL},
 #define FEATURE_ROW(m, row, flag, kind_, value_)                                                                       \
     , {.name = flag, .kind = kind_, .target = &(m).features[row][1], .value = value_, .help = ""}
@@ -61,6 +60,7 @@ struct model_options {
     int speculative_tokens, draft_width;
     const char *verifier, *draft_sampling;
     double forced_length; /* 0: off */
+    const char *speculation_profile;
     const char *features[FEATURE_COUNT][2]; /* flag, value; value NULL: absent */
 };
 
@@ -137,7 +137,7 @@ struct model_options {
     {.name = "scheduler-delay-factor", .kind = OPTION_DOUBLE, .target = &(m).delay_factor, .value = "X",               \
      .help = "hold new prompts for X times the last prompt's latency; default 0", .least = 0, .most = 1e6},            \
     {.name = "method", .kind = OPTION_CHOICE, .target = &(m).method, .value = "auto|none|dspark|mtp",                  \
-     .help = "what drafts tokens that a step verifies; auto: while that pays; default none"},                          \
+     .help = "what drafts tokens that a step verifies; auto (default): what the checkpoint holds, while that pays"},                          \
     {.name = "num-speculative-tokens", .kind = OPTION_INT, .target = &(m).speculative_tokens, .value = "N",            \
      .help = "drafts that a step verifies at most; default: as many as the drafter makes", .least = 1, .most = 64},    \
     {.name = "draft-width", .kind = OPTION_INT, .target = &(m).draft_width, .value = "N",                              \
@@ -148,7 +148,9 @@ struct model_options {
     {.name = "draft-sampling", .kind = OPTION_CHOICE, .target = &(m).draft_sampling, .value = "coupled|greedy|probabilistic", \
      .help = "how drafts are drawn; default: coupled with match, else probabilistic"},                                 \
     {.name = "forced-acceptance-length", .kind = OPTION_DOUBLE, .target = &(m).forced_length, .value = "L",            \
-     .help = "for benchmarks: steps take L tokens on average, right or wrong; answers are none of the model's", .least = 1, .most = 65} \
+     .help = "for benchmarks: steps take L tokens on average, right or wrong; answers are none of the model's", .least = 1, .most = 65}, \
+    {.name = "speculation-profile", .kind = OPTION_PATH, .target = &(m).speculation_profile, .value = "FILE",           \
+     .help = "as many drafts a step as confidences and the times in a file of bench drafts say; default: all of them"} \
     FEATURE_FLAGS(FEATURE_ROW, m)
 /* clang-format on */
 

@@ -14,14 +14,15 @@ static const char *drafter_name(enum qr_drafter d)
     return d == QR_DRAFTER_DSPARK ? "dspark" : d == QR_DRAFTER_MTP ? "mtp" : "none";
 }
 
-/* The method names one drafter; wants one at all. */
+/* The method names one drafter; takes the one that is there, as the default does; wants one at all. */
 static bool is_named(const qr_engine_options *o) { return is_word(o->method, "dspark") || is_word(o->method, "mtp"); }
-static bool is_wanted(const qr_engine_options *o) { return is_named(o) || is_word(o->method, "auto"); }
+static bool is_automatic(const qr_engine_options *o) { return !o->method || is_word(o->method, "auto"); }
+static bool is_wanted(const qr_engine_options *o) { return is_named(o) || is_automatic(o); }
 
 static void check_method(const struct model_plan *plan, const qr_engine_options *o, struct rule_list *broken)
 {
     const enum qr_drafter own = plan->config.drafter;
-    if (o->method && !is_word(o->method, "none") && !is_wanted(o))
+    if (!is_wanted(o) && !is_word(o->method, "none"))
         rule_broken(broken, "E08 method is \"%s\", wanted auto, none, dspark or mtp", o->method);
     if (is_named(o) && !is_word(o->method, drafter_name(own)))
         rule_broken(broken, "E08 method is %s, the checkpoint's drafter is %s", o->method, drafter_name(own));
@@ -96,7 +97,7 @@ static void choose_forced(const struct model_plan *plan, const qr_engine_options
 struct draft_choice draft_choose(const struct model_plan *plan, const qr_engine_options *o, struct rule_list *broken)
 {
     const struct draft_choice none = {.drafter = QR_DRAFTER_NONE};
-    struct draft_choice c = {.drafter = plan->config.drafter, .rests = is_word(o->method, "auto")};
+    struct draft_choice c = {.drafter = plan->config.drafter, .rests = is_automatic(o)};
     check_method(plan, o, broken);
     c.width = choose_width(plan, o, broken);
     const int32_t most = c.width < SCHED_MAX_WIDTH ? c.width : SCHED_MAX_WIDTH - 1; /* of a verify span */
@@ -107,6 +108,6 @@ struct draft_choice draft_choose(const struct model_plan *plan, const qr_engine_
     choose_sampling(o, &c, broken);
     choose_forced(plan, o, c.limit, &c, broken);
     c.rests &= c.forced == 0;
-    const bool drafts = plan->config.drafter != QR_DRAFTER_NONE && (is_word(o->method, "auto") || is_word(o->method, drafter_name(c.drafter)));
+    const bool drafts = plan->config.drafter != QR_DRAFTER_NONE && (is_automatic(o) || is_word(o->method, drafter_name(c.drafter)));
     return drafts ? c : none;
 }

@@ -2,6 +2,7 @@
 #ifndef QR_ENGINE_DRAFT_CHOICE_H
 #define QR_ENGINE_DRAFT_CHOICE_H
 
+#include "engine/draft_profile.h"
 #include "engine/rules.h"
 #include "run/verdict.h"
 
@@ -20,6 +21,8 @@ struct draft_choice {
     enum verifier verifier;
     enum draft_sampling sampling;
     double forced;           /* tokens of a step under forced acceptance; 0: off */
+    bool scheduled;          /* a step verifies as many as `profile` says (draft_budget.h) */
+    struct draft_profile profile;
 };
 
 /* Broken rules (E08, E09) are added to the list. */

@@ -9,6 +9,7 @@
 #include "base/loading.h"
 #include "base/thread.h"
 #include "engine/draft_check.h"
+#include "engine/draft_schedule.h"
 #include "engine/identity.h"
 #include "engine/rules.h"
 #include "ops/device.h"
@@ -207,6 +208,8 @@ qr_status qr_engine_create(qr_model *model, const qr_engine_options *options, qr
     *out = NULL;
     const struct engine_place place = {model->device, model->threads};
     qr_status st = engine_size(&model->plan, (int64_t)checkpoint_bytes(model->checkpoint), &place, options, &size, err);
+    if (st == QR_OK)
+        st = draft_schedule_check(model->dir, &size, err);
     if (st == QR_OK && size.bytes.max_model_len < 2)
         st = qr_fail(err, QR_REFUSED, "max_model_len is %d, wanted at least 2: a token of a prompt and one of an answer",
                      size.bytes.max_model_len);

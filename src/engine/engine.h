@@ -136,6 +136,7 @@ struct task {
         qr_rest rest;               /* why there are none */
         bool rated;                 /* the drafter said how sure it is: */
         double survival[QR_MAX_DRAFTS]; /* of each draft and all before it */
+        float logits[QR_MAX_DRAFTS];    /* of each draft's confidence */
     } drafts;
     qr_finish finish;
     qr_usage usage;

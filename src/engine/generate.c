@@ -241,7 +241,7 @@ static void note_verdict(struct task *t, const struct batch_span *span, int32_t 
                                           .verified = span->drafts,
                                           .accepted = accepted,
                                           .emitted = emitted,
-                                          .rest = t->drafts.proposed > 0 ? QR_REST_LOST : t->drafts.rest,
+                                          .rest = t->drafts.rest,
                                           .survival = t->drafts.rated ? t->drafts.survival : NULL};
     t->usage.draft_steps += span->drafts > 0;
     t->usage.draft_proposed += span->drafts;
@@ -275,7 +275,7 @@ static qr_status answer_rows(struct task *t, const struct span_rows *rows, struc
     if (result->finish != FINISH_NONE)
         right = verdict.count > 0 ? verdict.count - (verdict.status == QR_OK) : right_behind_end(t, rows, right);
     if (span->drafts > 0)
-        speculation_verified(t->engine->speculation, t, right);
+        speculation_verified(t->engine->speculation, t, span->drafts, right);
     if (!span->rows)
         note_verdict(t, span, right, result->token_count);
     return QR_OK;

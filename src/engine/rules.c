@@ -36,7 +36,6 @@ struct feature {
     const char *flag, *as_is, *feature, *rule;
 };
 static const struct feature features[] = {
-    {"speculation-profile", "none", "drafts by confidence", "E10"},
     {"image", "", "image requests", "E12"},
     {"pipeline-parallel-size", "1", "pipeline parallelism", "E14"},
     {"context-parallel-size", "1", "context parallelism", "E15"},

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "cache/budget.h"
+#include "engine/draft_schedule.h"
 #include "engine/engine.h"
 #include "engine/rules.h"
 #include "engine/structs.h"
@@ -316,6 +317,9 @@ qr_status engine_size(const struct model_plan *plan, int64_t stored, const struc
         if (st != QR_OK && st != QR_REFUSED)
             return qr_fail(err, st, "%s", small.message);
         out->too_small = st == QR_REFUSED;
+        st = draft_schedule(plan, place, out, &broken, err);
+        if (st != QR_OK)
+            return st;
     }
     check_engine(plan, place, out, &broken);
     if (out->too_small)
@@ -353,6 +357,8 @@ qr_status qr_plan(const char *dir, const qr_model_options *model_options, const 
         st = model_open_parts(dir, model_options, false, &model, err);
     if (st == QR_OK)
         st = engine_size(&model->plan, (int64_t)checkpoint_bytes(model->checkpoint), &place, options, &size, err);
+    if (st == QR_OK)
+        st = draft_schedule_check(dir, &size, err);
     if (st == QR_OK)
         *out = size.bytes;
     qr_model_close(model);

@@ -4,7 +4,8 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "engine/draft_calibration.h"
+#include "engine/draft_budget.h"
+#include "engine/draft_record.h"
 #include "engine/engine.h"
 
 /* A span of the step just run. */
@@ -27,6 +28,9 @@ struct speculation {
     struct task **drafting;        /* [max_requests] in the pass in hand */
     int32_t *drafts;         /* [max_requests][limit] */
     int32_t *made;           /* [max_requests] drafts of each */
+    int32_t others;          /* that decode and draft nothing */
+    struct draft_offer *offers; /* [max_requests] of the pass in hand */
+    struct draft_record *record; /* NULL: no profile is measured */
     int32_t *before;         /* [max_requests] what stands before the slot in hand */
     struct block_draft *blocks; /* DSpark: [max_requests] */
     struct draft_span *spans;   /* MTP: [max_requests] */
@@ -69,7 +73,7 @@ int64_t speculation_bytes_for(const struct draft_choice *c, int32_t requests, in
 {
     const int64_t word = (int64_t)sizeof(int32_t);
     const int64_t each = (int64_t)(sizeof(struct noted) + 2 * sizeof(struct task *) + sizeof(struct block_draft) +
-                                   sizeof(struct draft_span) + sizeof(bool)) + (c->limit + 2) * word;
+                                   sizeof(struct draft_offer) + sizeof(struct draft_span) + sizeof(bool)) + (c->limit + 2) * word;
     return c->drafter == QR_DRAFTER_NONE ? 0 : (int64_t)sizeof(struct speculation) + requests * each + 2 * (int64_t)step_rows * word;
 }
 
@@ -83,11 +87,12 @@ static qr_status allocate(struct speculation *s, int32_t rows, qr_error *err)
     s->drafts = qr_calloc(requests * (size_t)s->choice.limit, sizeof *s->drafts);
     s->made = qr_calloc(requests, sizeof *s->made);
     s->before = qr_calloc(requests, sizeof *s->before);
+    s->offers = qr_calloc(requests, sizeof *s->offers);
     s->blocks = qr_calloc(requests, sizeof *s->blocks);
     s->spans = qr_calloc(requests, sizeof *s->spans);
     s->tokens = qr_calloc((size_t)rows, sizeof *s->tokens);
     s->sources = qr_calloc((size_t)rows, sizeof *s->sources);
-    return s->noted && s->asked && s->pays && s->drafting && s->drafts && s->made && s->before && s->blocks && s->spans && s->tokens &&
+    return s->noted && s->asked && s->pays && s->drafting && s->drafts && s->made && s->before && s->offers && s->blocks && s->spans && s->tokens &&
                    s->sources
                ? QR_OK
                : qr_fail(err, QR_NO_MEMORY, "no memory for drafts of %zu requests", requests);
@@ -123,6 +128,7 @@ void speculation_close(struct speculation *s)
     qr_free(s->drafts);
     qr_free(s->made);
     qr_free(s->before);
+    qr_free(s->offers);
     qr_free(s->blocks);
     qr_free(s->spans);
     qr_free(s->tokens);
@@ -156,10 +162,18 @@ void speculation_note(struct speculation *s, const struct batch *batch, double s
     }
     if (prefill == 0 && row > 0)
         payoff_step(&s->payoff, batch->count, row, seconds);
+    if (prefill == 0 && s->record)
+        draft_record_step(s->record, row, seconds);
 }
 
-void speculation_verified(struct speculation *s, struct task *t, int32_t right)
+void speculation_record(struct speculation *s, struct draft_record *record) { s->record = record; }
+
+void speculation_verified(struct speculation *s, struct task *t, int32_t verified, int32_t right)
 {
+    struct calibration_sample sample = {.verified = verified, .accepted = right};
+    memcpy(sample.logits, t->drafts.logits, sizeof sample.logits);
+    if (s->record && t->drafts.rated)
+        draft_record_sample(s->record, &sample);
     payoff_verified(&s->payoff, &t->payoff, right);
 }
 
@@ -197,15 +211,34 @@ static bool draw(struct speculation *s, const struct task *t, const float *logit
 
 void speculation_hook(struct speculation *s, const struct draft_hook *hook) { s->hook = *hook; }
 
+/* How many drafts of each request of the pass the next step verifies: all of them without a profile. */
+static void choose_lengths(struct speculation *s, int32_t count)
+{
+    const int32_t turn = s->record ? draft_record_length(s->record, s->choice.limit) : 0;
+    for (int32_t i = 0; i < count; i++)
+        s->offers[i] = (struct draft_offer){
+            .survival = s->drafting[i]->drafts.survival, .made = s->made[i], .length = s->made[i]};
+    if (s->choice.scheduled)
+        draft_budget(&s->choice.profile, s->offers, count, s->others);
+    for (int32_t i = 0; s->record && i < count; i++)
+        s->offers[i].length = turn < s->made[i] ? turn : s->made[i];
+}
+
 static void propose(struct speculation *s, int32_t count)
 {
+    choose_lengths(s, count);
     for (int32_t i = 0; i < count; i++) {
+        struct task_drafts *told = &s->drafting[i]->drafts;
+        int32_t length = s->offers[i].length;
         int32_t *drafts = s->drafts + (int64_t)i * s->choice.limit;
         if (s->hook.replace)
-            s->made[i] = s->hook.replace(s->hook.user, s->drafting[i]->sched, drafts, s->made[i], s->choice.limit);
-        if (s->made[i] > 0)
-            sched_draft(s->engine->sched, s->drafting[i]->sched, drafts, s->made[i]);
-        s->drafting[i]->drafts.proposed = s->made[i];
+            s->made[i] = length = s->hook.replace(s->hook.user, s->drafting[i]->sched, drafts, s->made[i], s->choice.limit);
+        if (length > 0)
+            sched_draft(s->engine->sched, s->drafting[i]->sched, drafts, length);
+        else if (s->made[i] > 0)
+            told->rest = QR_REST_CONFIDENCE;
+        told->proposed = s->made[i];
+        told->rated &= !s->hook.replace;
         s->proposed += s->made[i];
     }
 }
@@ -229,6 +262,7 @@ static qr_rest why_not(const struct speculation *s, bool could, bool drafts)
 static int32_t choose(struct speculation *s)
 {
     int32_t count = 0, chosen = 0;
+    s->others = 0;
     for (int32_t b = 0; b < s->noted_count; b++) {
         struct task *t = could_draft(s, &s->noted[b]);
         if (t)
@@ -245,6 +279,7 @@ static int32_t choose(struct speculation *s)
         const bool could = could_draft(s, n);
         n->drafts = could && s->pays[count++];
         chosen += n->drafts;
+        s->others += !n->drafts && n->request && n->request->state == SCHED_DECODE;
         if (t)
             t->drafts = (struct task_drafts){.rest = why_not(s, could, n->drafts)};
     }
@@ -258,7 +293,9 @@ static void rate(struct speculation *s, int32_t k, int32_t i)
 {
     struct task_drafts *d = &s->drafting[i]->drafts;
     const double logit = block_drafts_confidence(runner_blocks(s->engine->runner), i);
-    d->survival[k] = (k > 0 ? d->survival[k - 1] : 1) * calibration_confidence(logit, 1);
+    const double tau = s->choice.scheduled ? s->choice.profile.taus[k] : 1;
+    d->logits[k] = (float)logit;
+    d->survival[k] = (k > 0 ? d->survival[k - 1] : 1) * calibration_confidence(logit, tau);
     d->rated = true;
 }
 
@@ -358,6 +395,8 @@ void speculation_draft(struct speculation *s)
     if (chosen > 0) {
         const double seconds = clock_seconds() - start;
         payoff_draft(&s->payoff, chosen, seconds);
+        if (s->record)
+            draft_record_pass(s->record, chosen, seconds);
         draft_counts_pass(lock_counts(s), chosen, s->proposed, seconds);
         unlock_counts(s);
     }

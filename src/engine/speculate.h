@@ -16,6 +16,7 @@ int32_t speculation_step_logits(const struct draft_choice *c, int32_t requests);
 
 struct speculation;
 struct task;
+struct draft_record;
 
 /* For tests: puts other drafts in the place of those that were made for a request, `count` of at most `limit`. Returns how many. */
 struct draft_hook {
@@ -34,8 +35,10 @@ int64_t speculation_bytes_for(const struct draft_choice *c, int32_t requests, in
 
 /* Before the batch is completed: remembers its spans and what it took. `s` NULL: nothing. */
 void speculation_note(struct speculation *s, const struct batch *batch, double seconds);
-/* Of a step of the task's `right` drafts were accepted. */
-void speculation_verified(struct speculation *s, struct task *t, int32_t right);
+/* Of a step of the task `right` of the `verified` drafts were accepted. */
+void speculation_verified(struct speculation *s, struct task *t, int32_t verified, int32_t right);
+/* From now on a profile is measured into `record`, which outlives the speculation; nothing may run yet. */
+void speculation_record(struct speculation *s, struct draft_record *record);
 /* Behind sched_complete: runs the drafter on the spans remembered, for the requests where drafts pay, and tells the
  * scheduler its drafts. A pass that fails proposes nothing. */
 void speculation_draft(struct speculation *s);

@@ -16,6 +16,7 @@ qr_status accept_open(const struct accept *a, const struct accept_setup *s, qr_e
     o.kv_ram_bytes = 0;
     o.decoder_replay = o.encoder_replay = s->replay;
     o.no_prefix_caching = a->no_cache;
+    o.method = "none";
     if (s->drafts > 0) {
         o.method = a->config.drafter == QR_DRAFTER_DSPARK ? "dspark" : "mtp";
         o.num_speculative_tokens = s->drafts;

@@ -23,7 +23,7 @@
 struct bench_options {
     struct bench_step step;
     const char *op, *in; /* op */
-    const char *requests; /* drafts */
+    const char *requests, *profile; /* drafts */
     bool has_batch, has_rows, has_tokens, has_chunk, has_context, has_steps;
     bool replay; /* prefill */
 };
@@ -241,7 +241,7 @@ static qr_status bench_drafts(const struct bench_options *o, qr_error *err)
 {
     const struct bench_drafts drafts = {.model = o->step.model, .requests = o->requests, .batch = o->step.batch,
                                         .tokens = o->has_tokens ? o->step.tokens : 192,
-                                        .runs = o->has_steps ? o->step.steps : 1, .json = o->step.json};
+                                        .profile = o->profile, .runs = o->has_steps ? o->step.steps : 1, .json = o->step.json};
     return bench_drafts_run(&drafts, err);
 }
 
@@ -283,7 +283,7 @@ static const struct bench_what {
     {"serve", bench_serve, ALL_TAKE ENGINE_TAKES "batch tokens ", false, true},
     {"drafts", bench_drafts,
      ALL_TAKE MACHINE_TAKES "model profile prompt-profile kv-ram-bytes block-size kv-cache-dtype index-cache-dtype "
-                            "max-num-batched-tokens max-model-len num-speculative-tokens draft-width requests batch steps tokens ",
+                            "max-num-batched-tokens max-model-len num-speculative-tokens draft-width requests batch steps tokens write-profile ",
      false, true},
     {"rows", bench_rows, ALL_TAKE "model tokens ", false, false},
 };
@@ -335,6 +335,8 @@ int tool_bench(int argc, char **argv)
         {.name = "in", .kind = OPTION_PATH, .target = &o.in, .value = "FILE", .help = "op: safetensors file with the arrays in.*"},
         {.name = "requests", .kind = OPTION_PATH, .target = &o.requests, .value = "FILE",
          .help = "drafts: JSON lines {kind, request}, of each kind the first eight; random tokens beside them"},
+        {.name = "write-profile", .kind = OPTION_PATH, .target = &o.profile, .value = "FILE",
+         .help = "drafts: measure what --speculation-profile reads, on all those requests, and write it; nothing else"},
         {.name = "batch", .kind = OPTION_INT, .target = &o.step.batch, .given = &o.has_batch, .value = "N", .help = "decode, drafts: requests at once, default 1; serve: requests that decode, default 8",
          .least = 1, .most = 4096},
         {.name = "rows", .kind = OPTION_INT, .target = &o.step.rows, .given = &o.has_rows, .value = "N",

@@ -8,9 +8,11 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/jsonl.h"
+#include "base/sha256.h"
 #include "cli/plan.h"
 #include "cli/print_json.h"
 #include "cli/sampling_options.h"
+#include "tools/bench_profile.h"
 
 enum { MOST_KINDS = 64, OF_A_KIND = 8, RANDOM_PROMPT = 32 };
 enum { METHOD_NONE, METHOD_ALWAYS, METHOD_AUTO, METHODS };
@@ -315,6 +317,33 @@ static qr_status print_all(const struct drafts_bench *b, qr_error *err)
     return print_json(w, err);
 }
 
+/* ---- the profile ---- */
+
+/* The hash of the tokens of every prompt, one after the other. */
+static void hash_prompts(const qr_request *const *requests, int count, char out[SHA256_HEX])
+{
+    struct sha256 h;
+    sha256_start(&h);
+    for (int i = 0; i < count; i++)
+        sha256_add(&h, requests[i]->tokens, requests[i]->token_count * sizeof *requests[i]->tokens);
+    sha256_end(&h, out);
+}
+
+static qr_status measure_profile(const struct drafts_bench *b, const qr_engine_options *options, qr_error *err)
+{
+    const qr_request *all[MOST_KINDS * OF_A_KIND];
+    char workload[SHA256_HEX];
+    int count = 0;
+    for (int k = 0; k < b->kind_count; k++)
+        for (int i = 0; i < b->kinds[k].count; i++)
+            all[count++] = &b->kinds[k].requests[i].request;
+    hash_prompts(all, count, workload);
+    qr_status st = bench_profile(b->model, options, all, count, workload, b->o->profile, err);
+    if (st == QR_OK)
+        printf("%s: the profile of %d requests\n", b->o->profile, count);
+    return st;
+}
+
 /* ---- the whole ---- */
 
 static qr_status run(struct drafts_bench *b, const qr_engine_options *options, qr_error *err)
@@ -324,9 +353,11 @@ static qr_status run(struct drafts_bench *b, const qr_engine_options *options, q
     qr_status st = read_requests(b, &docs, &count, err);
     if (st == QR_OK)
         st = add_random(b, err);
-    for (int i = 0; st == QR_OK && i < b->o->runs * METHODS; i++)
+    if (st == QR_OK && b->o->profile)
+        st = measure_profile(b, options, err);
+    for (int i = 0; st == QR_OK && !b->o->profile && i < b->o->runs * METHODS; i++)
         st = run_method(b, i % METHODS, *options, err);
-    if (st == QR_OK)
+    if (st == QR_OK && !b->o->profile)
         st = print_all(b, err);
     for (int k = 0; k < MOST_KINDS; k++)
         for (int i = 0; i < OF_A_KIND; i++)

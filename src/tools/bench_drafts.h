@@ -10,6 +10,7 @@ struct bench_drafts {
     int batch;            /* requests at once */
     int tokens;           /* of each answer to random tokens */
     int runs;             /* of each; the fastest counts */
+    const char *profile;  /* NULL: nothing; a file: the drafter's profile is measured instead and written to it */
     bool json;
 };
 

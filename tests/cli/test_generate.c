@@ -189,6 +189,16 @@ static void what_a_string_of_c_would_cut_short_is_refused(void **state)
     ran_free(&r);
 }
 
+/* Takes the members "draft" out of answers: how many steps an answer took is no part of it. */
+static void forget_drafts(char *text)
+{
+    for (char *at = text; (at = strstr(at, ",\"draft\":{"));) {
+        const char *end = strchr(at, '}');
+        assert_non_null(end);
+        memmove(at, end + 1, strlen(end + 1) + 1);
+    }
+}
+
 static void neither_order_nor_company_changes_an_answer(void **state)
 {
     (void)state;
@@ -198,6 +208,8 @@ static void neither_order_nor_company_changes_an_answer(void **state)
     struct ran a = QUIRE_INPUT(input, GENERATE), b = QUIRE_INPUT(input, GENERATE, "--concurrency", "3", "--shuffle", "7");
     assert_status(&a, 0);
     assert_status(&b, 0);
+    forget_drafts(a.out);
+    forget_drafts(b.out);
     assert_string_equal(a.out, b.out);
     ran_free(&a);
     ran_free(&b);
@@ -231,6 +243,8 @@ static void injected_events_change_no_token_but_those_of_a_cancel(void **state)
     struct ran b = QUIRE_INPUT(input, GENERATE, "--concurrency", "3", "--events", path);
     assert_status(&a, 0);
     assert_status(&b, 0);
+    forget_drafts(a.out);
+    forget_drafts(b.out);
     for (int i = 0; i < 3; i++) {
         char *alone = strdup(line_at(a.out, i));
         assert_non_null(alone);

@@ -68,7 +68,7 @@ static void what_does_not_fit_is_refused_before_the_weights(void **state)
         struct ran r = run_with(commands[i], folder, small);
         assert_status(&r, 3);
         assert_says(r.err, "E31 ");
-        assert_says(r.err, "--kv-ram-bytes 492800 would do, or --max-model-len 384");
+        assert_says(r.err, "--kv-ram-bytes 514816 would do, or --max-model-len 128");
         assert_string_equal(r.out, "");
         ran_free(&r);
         r = run_with(commands[i], folder, enough);
@@ -82,9 +82,9 @@ static void the_options_that_the_refusal_names_do_fit(void **state)
 {
     (void)state;
     const char *model = source_path("models/tiny-v41");
-    static const char *const bytes[] = {"--kv-ram-bytes", "492800", "--max-model-len", "4096", "-n", "1", NULL};
-    static const char *const length[] = {"--kv-ram-bytes", "100000", "--max-model-len", "384", "-n", "1", NULL};
-    static const char *const longer[] = {"--kv-ram-bytes", "100000", "--max-model-len", "385", "-n", "1", NULL};
+    static const char *const bytes[] = {"--kv-ram-bytes", "514816", "--max-model-len", "4096", "-n", "1", NULL};
+    static const char *const length[] = {"--kv-ram-bytes", "100000", "--max-model-len", "128", "-n", "1", NULL};
+    static const char *const longer[] = {"--kv-ram-bytes", "100000", "--max-model-len", "129", "-n", "1", NULL};
     static const char *const seqs[] = {"--kv-ram-bytes", "100000", "--max-num-seqs", "3", NULL};
     struct ran r = run_with(commands[0], model, bytes);
     assert_status(&r, 0);

@@ -25,6 +25,8 @@ struct combination {
 static const struct combination combinations[] = {
     {V41, {.method = "dspark"}, NULL, {DRAFTS(DSPARK, 5, 5)}},
     {V41, {.method = "auto"}, NULL, {DRAFTS(DSPARK, 5, 5), .rests = true}},
+    {V41, {.size = 0}, NULL, {DRAFTS(DSPARK, 5, 5), .rests = true}}, /* by itself */
+    {MTP, {.size = 0}, NULL, {DRAFTS(MTP, 1, 1), .rests = true}},
     {V41, {.method = "none"}, NULL, {DRAFTS(NONE, 0, 0)}},
     {V41, {.method = "dspark", .num_speculative_tokens = 2}, NULL, {DRAFTS(DSPARK, 5, 2)}},
     {MTP, {.method = "mtp"}, NULL, {DRAFTS(MTP, 1, 1)}},
@@ -37,7 +39,8 @@ static const struct combination combinations[] = {
     {V4, {.method = "dspark", .draft_width = 6, .num_speculative_tokens = 7}, "E08 7 drafts in a step, wanted 1 to 6", {0}},
     {V4, {.method = "dspark", .draft_width = 8}, "E08 a draft width of 8, wanted 5 to 7", {0}},
     {V4, {.method = "dspark", .draft_width = 4}, "E08 a draft width of 4, wanted 5 to 7", {0}},
-    {V4, {.draft_width = 7}, "E08 a draft width of 7 without a method", {0}},
+    {V4, {.method = "none", .draft_width = 7}, "E08 a draft width of 7 without a method", {0}},
+    {V4, {.draft_width = 7}, NULL, {DRAFTS(DSPARK, 7, 7), .rests = true}},
     {V41, {.method = "dspark", .draft_width = 5}, NULL, {DRAFTS(DSPARK, 5, 5)}},
     {V41, {.method = "dspark", .draft_width = 7}, "E08 a draft width of 7, wanted 5 to 5", {0}},
     {MTP, {.method = "mtp", .draft_width = 2}, "E08 a draft width of 2, wanted 1 to 1", {0}},
@@ -46,7 +49,7 @@ static const struct combination combinations[] = {
     {V41, {.method = "dspark", .verifier = "ratio"}, NULL, {DRAFTS(DSPARK, 5, 5), PROBABILISTIC(RATIO)}},
     {MTP, {.method = "mtp", .verifier = "block"}, NULL, {DRAFTS(MTP, 1, 1), PROBABILISTIC(BLOCK)}},
     {V41, {.method = "dspark", .verifier = "relaxed"}, "E08 verifier is \"relaxed\", wanted match, ratio or block", {0}},
-    {V41, {.verifier = "ratio"}, "E08 verifier is ratio without a method", {0}},
+    {V41, {.method = "none", .verifier = "ratio"}, "E08 verifier is ratio without a method", {0}},
     /* how drafts are drawn */
     {V41, {.method = "dspark", .draft_sampling = "greedy"}, NULL, {DRAFTS(DSPARK, 5, 5), .sampling = DRAFT_GREEDY}},
     {V41, {.method = "dspark", .draft_sampling = "coupled"}, NULL, {DRAFTS(DSPARK, 5, 5)}},
@@ -62,7 +65,7 @@ static const struct combination combinations[] = {
     /* forced acceptance; it never rests */
     {V41, {.method = "auto", .forced_acceptance_length = 3.5}, NULL, {DRAFTS(DSPARK, 5, 5), .forced = 3.5}},
     {V41, {.method = "dspark", .forced_acceptance_length = 6}, NULL, {DRAFTS(DSPARK, 5, 5), .forced = 6}},
-    {V41, {.forced_acceptance_length = 2}, "E09 a forced acceptance length of 2 without drafts", {0}},
+    {V41, {.method = "none", .forced_acceptance_length = 2}, "E09 a forced acceptance length of 2 without drafts", {0}},
     {V41, {.method = "dspark", .forced_acceptance_length = 6.5}, "E09 a forced acceptance length of 6.5, wanted 1 to 6", {0}},
     {V41, {.method = "dspark", .forced_acceptance_length = 0.5}, "E09 a forced acceptance length of 0.5, wanted 1 to 6", {0}},
     {V41,

@@ -84,6 +84,8 @@ struct opened engine_open(const char *dir, const char *device, int threads, cons
         engine = *options;
     if (engine.kv_ram_bytes == 0)
         engine.kv_ram_bytes = 64 << 20;
+    if (!engine.method)
+        engine.method = "none";
     must(qr_model_open(dir[0] == '/' ? dir : source_path(dir), &model, &o.model, &err), &err);
     must(qr_engine_create(o.model, &engine, &o.engine, &err), &err);
     return o;
@@ -99,6 +101,8 @@ struct opened engine_open_ids(const char *dir, int threads, const qr_engine_opti
     model.threads = threads;
     if (engine.kv_ram_bytes == 0)
         engine.kv_ram_bytes = 64 << 20;
+    if (!engine.method)
+        engine.method = "none";
     must(model_open_parts(path, &model, false, &o.model, &err), &err);
     must(tok_open_ids(path, NULL, &o.model->tokenizer, &err), &err);
     must(tok_ban_list(o.model->tokenizer, &o.model->banned, &err), &err);

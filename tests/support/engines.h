@@ -15,7 +15,8 @@ struct opened {
     qr_model *model;
     qr_engine *engine;
 };
-/* `dir`: a folder of the source tree, or an absolute path. `options` NULL: a cache of 64 MiB; kv_ram_bytes 0 becomes that. */
+/* `dir`: a folder of the source tree, or an absolute path. `options` NULL: a cache of 64 MiB; kv_ram_bytes 0 becomes that.
+ * Without a method nothing drafts. */
 struct opened engine_open(const char *dir, const char *device, int threads, const qr_engine_options *options);
 /* The same for a folder whose tokenizer cannot split text, as those of the golden traces: requests give tokens. */
 struct opened engine_open_ids(const char *dir, int threads, const qr_engine_options *options);
