@@ -79,6 +79,7 @@ qr_status opened_plan(const struct opened *o, const struct model_options *m, con
     TRY(check_pools(&pool, m->kv_ram_bytes, err));
     TRY(check_workspace(o, &pool, &steps->model, err));
     engine.kv_ram_bytes = (uint64_t)pool.bytes;
+    engine.method = o->geometry.options.draft_width > 0 ? "auto" : "none";
     engine.max_model_len = steps->model.max_positions;
     engine.max_num_seqs = steps->model.max_requests;
     engine.max_num_batched_tokens = steps->model.max_rows;
