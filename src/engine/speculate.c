@@ -13,6 +13,7 @@ struct noted {
     struct sched_request *request;
     int32_t first_row, first_position;
     int32_t key_from; /* first position whose streams the step has for the drafter */
+    bool kept;        /* MTP: the row before its first, from streams that an image brought; the token behind it is its own */
     bool drafts;      /* it shall draft for the next step */
 };
 
@@ -148,10 +149,12 @@ void speculation_note(struct speculation *s, const struct batch *batch, double s
     for (int32_t b = 0; b < batch->count; b++) {
         const struct batch_span *span = &batch->spans[b];
         const int32_t from = span->rows ? span->rows->layer[layers].key : 0;
+        const bool kept = s->choice.drafter == QR_DRAFTER_MTP && span->restored && span->place && from <= span->first_position;
         s->noted[b] = (struct noted){.request = sched_span_request(s->engine->sched, b),
                                      .first_row = row,
                                      .first_position = span->first_position,
-                                     .key_from = larger(from, span->first_position)};
+                                     .key_from = larger(from, span->first_position) - kept,
+                                     .kept = kept};
         row += span->count;
         prefill += span->rows != NULL;
         drafts += span->drafts;
@@ -346,6 +349,8 @@ static bool serial_span(struct speculation *s, const struct noted *n, int32_t us
     const int32_t end = r && r->slot >= 0 ? r->done : 0; /* one that has ended keeps its slot until its image is stored */
     if (end <= n->key_from || end >= r->count) /* gone, or the tokens behind it are not known */
         return false;
+    if (used + end - n->key_from > s->engine->max_rows) /* rows that images brought may be more than a step has room for */
+        return false;
     *out = (struct draft_span){.slot = r->slot,
                                .first_position = n->key_from,
                                .count = end - n->key_from,
@@ -355,6 +360,8 @@ static bool serial_span(struct speculation *s, const struct noted *n, int32_t us
         s->tokens[used + i] = r->tokens[n->key_from + i + 1];
         s->sources[used + i] = n->first_row + n->key_from - n->first_position + i;
     }
+    if (n->kept)
+        s->sources[used] = -1;
     out->logits_from = n->drafts ? out->count - 1 : out->count;
     return true;
 }
@@ -383,6 +390,20 @@ static qr_status draft_serially(struct speculation *s, qr_error *err)
     return QR_OK;
 }
 
+/* The last row before a boundary holds the token behind it, which is another's for whoever starts from the image there: the row's
+ * streams go into the image. */
+static qr_status keep_for_images(struct speculation *s, qr_error *err)
+{
+    for (int32_t b = 0; b < s->noted_count; b++) {
+        const struct noted *n = &s->noted[b];
+        const struct sched_request *r = n->request;
+        const int32_t last = r && r->slot >= 0 ? r->image_due - 1 : -1;
+        if (last >= n->first_position && last >= n->key_from && last < r->done)
+            TRY(runner_keep_streams(s->engine->runner, r->slot, n->first_row + last - n->first_position, err));
+    }
+    return QR_OK;
+}
+
 void speculation_draft(struct speculation *s)
 {
     qr_error err = {0};
@@ -392,6 +413,8 @@ void speculation_draft(struct speculation *s)
     const int32_t chosen = choose(s);
     s->proposed = 0;
     qr_status st = s->choice.drafter == QR_DRAFTER_DSPARK ? draft_blocks(s, &err) : draft_serially(s, &err);
+    if (st == QR_OK && s->choice.drafter == QR_DRAFTER_MTP)
+        st = keep_for_images(s, &err);
     if (chosen > 0) {
         const double seconds = clock_seconds() - start;
         payoff_draft(&s->payoff, chosen, seconds);

@@ -29,6 +29,7 @@ static void a_v41_is_as_if_never_drafted_for_with_blocks_of_every_size(void **st
                                                 .width = width,
                                                 .period = 2,
                                                 .prompt = 3,
+                                                .tokens = 100,
                                                 .bf16 = width % 2 == 0,
                                                 .index_format = ROW_INDEX_FP8});
 }
@@ -36,14 +37,15 @@ static void a_v41_is_as_if_never_drafted_for_with_blocks_of_every_size(void **st
 static void a_v4_with_mtp_is_as_if_never_drafted_for(void **state)
 {
     (void)state;
-    hold(TINY_V4, &(struct rollback_world){.model = TINY_V4, .width = 1, .period = 8, .prompt = 120});
+    hold(TINY_V4, &(struct rollback_world){.model = TINY_V4, .width = 1, .period = 8, .prompt = 120, .tokens = 180});
 }
 
 static void a_ring_with_a_row_less_is_found_out(void **state)
 {
     (void)state;
     struct rollback_counts c;
-    rollback(&(struct rollback_world){.model = SPEC_V41, .width = 3, .period = 2, .prompt = 3, .short_by = 1}, &c);
+    rollback(&(struct rollback_world){.model = SPEC_V41, .width = 3, .period = 2, .prompt = 3, .tokens = 100, .short_by = 1},
+             &c);
     assert_true(c.drafts > 0);
 }
 

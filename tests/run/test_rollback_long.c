@@ -28,6 +28,7 @@ static void a_v4_with_mtp_is_as_if_never_drafted_for(void **state)
                                       .width = 1,
                                       .period = 128,
                                       .prompt = 5,
+                                      .tokens = 300,
                                       .bf16 = bf16,
                                       .index_format = ROW_INDEX_FP4});
 }
@@ -39,10 +40,10 @@ static void a_v4_with_dspark_is_as_if_never_drafted_for(void **state)
     char *argv[] = {"synth", "--quiet", "--config", (char *)(uintptr_t)source_path("tests/data/config/v4-tiny-dspark.json"),
                     "--seed", "5", "--out", (char *)(uintptr_t)folder};
     assert_int_equal(tool_synth(8, argv), 0);
-    hold(&(struct rollback_world){.model = folder, .width = 5, .period = 128, .prompt = 5});
+    hold(&(struct rollback_world){.model = folder, .width = 5, .period = 128, .prompt = 5, .tokens = 300});
     for (int32_t width = 1; width <= 7; width++)
         hold(&(struct rollback_world){
-            .model = folder_with_block(scratch, folder, width), .width = width, .period = 8, .prompt = 120});
+            .model = folder_with_block(scratch, folder, width), .width = width, .period = 8, .prompt = 120, .tokens = 300});
 }
 
 int main(void)

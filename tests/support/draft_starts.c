@@ -61,6 +61,8 @@ static int32_t note(void *user, const struct sched_request *r, int32_t *drafts, 
     return count;
 }
 
+static const struct sched_costs every_image_pays = {.row_layer = 1, .step = 1e-3, .byte = 1e-12};
+
 struct side {
     struct opened o;
     bool disturbed;
@@ -184,18 +186,36 @@ static void one(const struct draft_starts_world *w, struct side *run, struct sid
     reply_free(&r);
 }
 
+/* A bounded decoder alone starts its tail where a cold run does, unless it has to go back for it: so the drafts are those too. */
+static void as_cold_bounded(const struct draft_starts_world *w, struct side *run, const int32_t *suffixes, int32_t count)
+{
+    struct side cold;
+    const int32_t window = run->o.engine->model->config.sliding_window;
+    open_side(&cold, w, "bounded", "exact", true, true);
+    for (int32_t i = 0; i < count; i++) {
+        struct draft_starts_counts unused = {0};
+        if (suffixes[i] >= window)
+            one(w, run, &cold, suffixes[i], false, &unused);
+    }
+    engine_close(&cold.o);
+}
+
 void draft_starts(const struct draft_starts_world *w, const int32_t *suffixes, int32_t count, struct draft_starts_counts *out)
 {
     const bool bounded = strcmp(w->decoder, "bounded") == 0 || strcmp(w->encoder, "bounded") == 0;
     struct side run, control;
     *out = (struct draft_starts_counts){0};
     open_side(&run, w, w->decoder, w->encoder, false, true);
+    if (strcmp(w->encoder, "off") == 0)
+        sched_set_costs(run.o.engine->sched, &every_image_pays);
     if (bounded)
         open_side(&control, w, w->decoder, w->encoder, false, false);
     else
         open_side(&control, w, "off", "off", true, true);
     for (int32_t i = 0; i < count; i++)
         one(w, &run, &control, suffixes[i], bounded, out);
+    if (bounded && strcmp(w->encoder, "bounded") != 0)
+        as_cold_bounded(w, &run, suffixes, count);
     qr_metrics m = {.size = sizeof m};
     qr_get_metrics(run.o.engine, &m);
     out->preemptions = (int32_t)m.preemptions;
@@ -234,11 +254,10 @@ static void two_turns(struct side *run, struct side *control, int32_t block, int
 void draft_turns(const char *model, const char *method, int32_t block, int32_t prompt, int32_t from, int32_t to)
 {
     const struct draft_starts_world w = {.model = model, .method = method, .block = block};
-    const struct sched_costs dear = {.row_layer = 1, .step = 1e-3, .byte = 1e-12}; /* every image pays */
     struct side run, control;
     open_side(&run, &w, "exact", "off", false, true); /* hits by images alone */
     open_side(&control, &w, "off", "off", true, true);
-    sched_set_costs(run.o.engine->sched, &dear);
+    sched_set_costs(run.o.engine->sched, &every_image_pays);
     for (int32_t said = from; said < to; said++)
         two_turns(&run, &control, block, prompt, said);
     engine_close(&run.o);

@@ -20,6 +20,7 @@ struct lane {
     struct rig_request plain, q;
     struct control control;
     bool covered[PERIOD_MOST][MOST][MOST];
+    int32_t end;  /* of a walk */
     int32_t left; /* cases that were not yet tried */
     struct rollback_counts *counts;
 };
@@ -95,7 +96,7 @@ static void run_plain(struct lane *l, int32_t prompt)
 {
     int32_t count = prompt;
     struct rig_request *requests[1] = {&l->plain};
-    while (l->plain.position + count < TOKENS) {
+    while (l->plain.position + count < l->end) {
         const int32_t first = l->plain.position;
         rig_step(&l->rig, requests, &count, 1);
         draft(l, &l->plain, first, first + count, &l->control.drafts[first + count]);
@@ -202,7 +203,7 @@ static void walk(struct lane *l, const struct rollback_world *w, int32_t prompt)
 {
     int32_t sent, right;
     begin(l, prompt);
-    while (l->left > 0 && l->q.position + 2 * MOST < TOKENS) {
+    while (l->left > 0 && l->q.position + 2 * MOST < l->end) {
         if (next_case(l, w, &sent, &right)) {
             if (l->left % 3 == 0)
                 drop(l, sent);
@@ -221,6 +222,8 @@ void rollback(const struct rollback_world *w, struct rollback_counts *out)
     assert_true(w->width < MOST && w->period <= PERIOD_MOST);
     *out = (struct rollback_counts){0};
     l->counts = out;
+    l->end = w->tokens;
+    assert_in_range(w->tokens, w->prompt + 2 * MOST, TOKENS);
     open_lane(l, w);
     run_plain(l, w->prompt);
     const int32_t all = w->period * (w->width + 1) * (w->width + 2) / 2;

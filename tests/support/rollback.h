@@ -9,7 +9,7 @@ struct rollback_world {
     const char *model; /* folder of the source tree, or an absolute path */
     int32_t width;     /* d */
     int32_t period;    /* positions that steps begin at, modulo this: each with every number of drafts, sent and right */
-    int32_t prompt;
+    int32_t prompt, tokens; /* tokens: of a walk, then the next one begins; at most 300 */
     bool bf16;         /* main rows in bf16 containers, index rows in index_format; else as the family has it */
     enum row_format index_format;
     int32_t short_by;  /* rows that the rings lack: the test must fail then */
