@@ -51,7 +51,7 @@ static void what_grows_grows_by_what_is_planned(void **state)
 {
     (void)state;
     static const qr_engine_options small = {.size = sizeof small, .kv_ram_bytes = 64 << 20, .max_model_len = 1024,
-                                            .max_num_seqs = 2, .max_num_batched_tokens = 64, .method = "none"};
+                                            .max_num_seqs = 2, .max_num_batched_tokens = 64};
     qr_engine_options grown[4];
     for (int i = 0; i < 4; i++)
         grown[i] = small;
@@ -109,7 +109,6 @@ static void all_that_is_held_is_planned(void **state)
     (void)state;
     qr_engine_options options = QR_ENGINE_OPTIONS;
     options.kv_ram_bytes = 64 << 20;
-    options.method = "none";
     struct weighed few, many;
     for (int i = 0; i < 2; i++) {
         qr_model *model = open_model("models/tiny-v41", "cpu", i ? 8 : 1);
