@@ -263,6 +263,12 @@ typedef struct qr_request {
 } qr_request;
 #define QR_REQUEST {.size = sizeof(qr_request), .logprobs = -1, .prompt_logprobs = -1}
 
+typedef struct qr_token_logprob {
+    int32_t token;
+    int32_t rank;                /* 1: the largest logit; equal logits rank by id */
+    float logprob;
+} qr_token_logprob;
+
 typedef enum qr_finish {
     QR_FINISH_NONE,              /* still running */
     QR_FINISH_STOP,              /* end token, stop token or stop string */
@@ -272,12 +278,6 @@ typedef enum qr_finish {
 } qr_finish;
 /* "stop", "length", "cancelled", "error" */
 QR_API const char *qr_finish_name(qr_finish finish);
-
-typedef struct qr_token_logprob {
-    int32_t token;
-    int32_t rank;                /* 1: the largest logit; equal logits rank by id */
-    float logprob;
-} qr_token_logprob;
 
 /* One step of a request's answer. Pointers live until the event is handed back by the next qr_poll of the same handle,
  * or until the callback returns. */
@@ -335,6 +335,107 @@ typedef struct qr_usage {
 /* Counts of a request; valid from its first event until it is released (a finished handle keeps them until qr_release or
  * the last event has been handed back). */
 QR_API qr_status qr_get_usage(qr_engine *engine, qr_handle handle, qr_usage *out, qr_error *err);
+
+/* ---- chat requests and what is read out of their answers ---- */
+
+/* Where and why a request is refused, in the terms of an HTTP answer (protocol.md 4.10). */
+typedef struct qr_issue {
+    int status;                  /* 400 and the like; 0: it is not the request's fault */
+    char code[48];               /* "image_role"; "" where the protocol names none */
+    char param[96];              /* JSON path of what is wrong: "messages[2].content[0]" */
+} qr_issue;
+
+typedef struct qr_chat qr_chat;
+
+/* What a server decides where requests do not. */
+typedef struct qr_chat_options {
+    size_t size;
+    const char *thinking;        /* "on" (NULL) or "off" */
+    const char *effort;          /* a name or number that the prompt profile knows; NULL: "high" */
+    bool vendor_extensions;      /* protocol.md 2.10 */
+    bool lenient_tools;          /* calls of tools that are not declared are let through */
+    bool tool_recovery;          /* misspelled tags are tags (3.5) */
+} qr_chat_options;
+#define QR_CHAT_OPTIONS {.size = sizeof(qr_chat_options)}
+
+/* Understands the body of a /v1/chat/completions request (JSON, copied): its prompt, and what the parser of its answer must
+ * know. `options` may be NULL. QR_BAD_REQUEST says in `issue` (may be NULL) what an HTTP server answers. The model must
+ * outlive it. */
+QR_API qr_status qr_chat_open(const qr_model *model, const char *json, size_t length, const qr_chat_options *options,
+                              qr_chat **out, qr_issue *issue, qr_error *err);
+QR_API void qr_chat_close(qr_chat *chat); /* NULL is fine; parsers first */
+
+typedef struct qr_chat_info {
+    const int32_t *tokens;       /* the prompt; lives as long as the chat */
+    size_t token_count;
+    const char *text;            /* the same as one string, for people */
+    size_t text_length;
+    bool starts_in_reasoning;    /* the answer begins inside <think> */
+    bool thinking;
+    size_t tools;                /* that the answer may call */
+} qr_chat_info;
+QR_API void qr_chat_get_info(const qr_chat *chat, qr_chat_info *out);
+
+/* What comes of the tokens of an answer (protocol.md 3). */
+typedef enum qr_delta_kind {
+    QR_DELTA_REASONING,          /* text */
+    QR_DELTA_CONTENT,            /* text */
+    QR_DELTA_CALL,               /* a call begins; its text is the name */
+    QR_DELTA_ARGUMENTS,          /* a piece of the call's JSON */
+    QR_DELTA_CALL_END,           /* the call is whole */
+    QR_DELTA_CALL_LOST           /* the call was cut and does not count; what was sent of it cannot be taken back */
+} qr_delta_kind;
+/* No text ends inside a character. */
+typedef struct qr_delta {
+    qr_delta_kind kind;
+    uint32_t call;               /* calls are counted from 0 */
+    const char *text;            /* UTF-8, not NUL-terminated */
+    size_t length;
+} qr_delta;
+
+typedef struct qr_parser qr_parser;
+typedef struct qr_parser_options {
+    size_t size;
+    const char *const *stop;     /* stop strings of visible content, copied (those of qr_request see all text instead) */
+    size_t stop_count;
+    bool include_stop;           /* the content keeps the stop string */
+    bool ignore_eos;
+    int32_t min_tokens;          /* until so many tokens came, stop strings are text */
+} qr_parser_options;
+#define QR_PARSER_OPTIONS {.size = sizeof(qr_parser_options)}
+
+typedef enum qr_answer_end {
+    QR_ANSWER_OPEN,              /* more may come */
+    QR_ANSWER_STOP,              /* end token, stop token or stop string */
+    QR_ANSWER_TOOL_CALLS,        /* at least one whole call, and no more to say */
+    QR_ANSWER_LENGTH
+} qr_answer_end;
+/* "", "stop", "tool_calls", "length" */
+QR_API const char *qr_answer_end_name(qr_answer_end end);
+
+/* Where the text of the token pushed last belongs. */
+typedef enum qr_place { QR_PLACE_HIDDEN, QR_PLACE_REASONING, QR_PLACE_CONTENT } qr_place;
+
+typedef struct qr_parser_state {
+    qr_answer_end end;           /* once it is not OPEN, what follows does not belong to the answer: cancel the request */
+    int32_t stop_string;         /* index of the stop string that ended it, or -1 */
+    qr_place place;
+    int64_t tokens, reasoning_tokens;
+    int64_t calls, refused_calls, cut_calls; /* whole ones; whose text became content or that were dropped; cut off */
+    int64_t discarded_tokens;    /* behind a finished block of calls */
+} qr_parser_state;
+
+/* `options` may be NULL. The chat must outlive it. One thread at a time. */
+QR_API qr_status qr_parser_open(const qr_chat *chat, const qr_parser_options *options, qr_parser **out, qr_error *err);
+QR_API void qr_parser_close(qr_parser *parser); /* NULL is fine */
+/* Takes the next token; `out` lists what it lets out, until the next call. The result does not depend on how tokens arrive.
+ * QR_BAD_REQUEST: a token outside the vocabulary. */
+QR_API qr_status qr_parser_push(qr_parser *parser, int32_t token, const qr_delta **out, size_t *count, qr_error *err);
+/* No more tokens come: `last`, the last event of the request, says why. Lets out what was held, completes or drops an open
+ * call. Does nothing once the end is known. */
+QR_API qr_status qr_parser_finish(qr_parser *parser, const qr_event *last, const qr_delta **out, size_t *count,
+                                  qr_error *err);
+QR_API void qr_parser_get_state(const qr_parser *parser, qr_parser_state *out);
 
 /* ---- sleep: memory that nobody needs for a while (runtime.md 12.2) ---- */
 

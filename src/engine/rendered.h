@@ -13,7 +13,11 @@ struct rendered {
     struct tok_ids ids;
 };
 
-/* Renders the JSON of a chat request by the model's template. On failure `out` is empty. */
+/* Renders the JSON of a chat request, which is read while `out` lives, by the model's template. `issue` as chat_render's. On
+ * failure `out` is empty. */
+qr_status rendered_by(const qr_model *model, const char *json, size_t length, const struct chat_options *options,
+                      struct rendered *out, struct chat_issue *issue, qr_error *err);
+/* The same by the defaults of the model's template. */
 qr_status rendered_make(const qr_model *model, const char *json, size_t length, struct rendered *out, qr_error *err);
 void rendered_free(struct rendered *r);
 
