@@ -196,6 +196,9 @@ QR_API void qr_model_get_info(const qr_model *model, qr_model_info *out);
 QR_API qr_status qr_tokenize(const qr_model *model, const char *text, size_t length, bool markup, qr_tokens *out,
                              qr_error *err);
 QR_API qr_status qr_detokenize(const qr_model *model, const int32_t *ids, size_t count, qr_text *out, qr_error *err);
+/* The bytes that one id decodes to, which may be a part of a character; they live as long as the model. No bytes (and
+ * *length 0) for an id without a text or outside of the vocabulary. */
+QR_API const unsigned char *qr_token_bytes(const qr_model *model, int32_t id, size_t *length);
 
 typedef struct qr_prompt {
     qr_tokens tokens;

@@ -5,7 +5,7 @@
 
 #include "base/json.h"
 #include "cli/options.h"
-#include "quire.h"
+#include "serve/members.h"
 
 struct sampling_options {
     double temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty;
@@ -46,18 +46,6 @@ struct sampling_options {
     {.name = "ignore-eos", .kind = OPTION_FLAG, .target = &(s).ignore_eos, .help = "go on past the end token"}
 /* clang-format on */
 
-/* A request and the memory that its pointers name. Zero-initialise; request_text_free. */
-struct request_text {
-    qr_request request;
-    qr_sampling sampling;
-    qr_tokens tokens;
-    qr_logit_bias *bias;
-    const char **stop;
-    int32_t *stop_tokens, *banned;
-    char *id;
-};
-void request_text_free(struct request_text *r);
-
 /* Fills sampling and limits from flags; the prompt (`tokens`) is taken over. `*seed` gets the seed in use. */
 qr_status request_from_options(const qr_model *model, const struct sampling_options *options, qr_tokens *tokens,
                                struct request_text *out, uint64_t *seed, qr_error *err);
@@ -67,8 +55,5 @@ qr_status request_from_options(const qr_model *model, const struct sampling_opti
  * outlive `out`. QR_BAD_REQUEST names the member. */
 qr_status request_from_json(const qr_model *model, const struct json *line, const struct sampling_options *defaults,
                             struct request_text *out, qr_error *err);
-
-/* A seed nobody has used. */
-uint64_t random_seed(void);
 
 #endif

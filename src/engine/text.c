@@ -62,6 +62,11 @@ qr_status qr_detokenize(const qr_model *model, const int32_t *ids, size_t count,
     return text_from_buffer(&text, out, err);
 }
 
+const unsigned char *qr_token_bytes(const qr_model *model, int32_t id, size_t *length)
+{
+    return tok_bytes(model->tokenizer, id, length);
+}
+
 /* ---- chat ---- */
 
 qr_status prompt_from_rendered(struct rendered *rendered, qr_prompt *out, qr_error *err)

@@ -9,9 +9,9 @@ FLOORS = "base number text checkpoint plan cache comm ops model sched run engine
 KNOWS = {floor: set(FLOORS[: i + 1]) for i, floor in enumerate(FLOORS)}
 # sched is pure logic: no weight, no operator. The program's people and the server use the public header.
 KNOWS["sched"] -= {"ops", "model"}
-KNOWS["cli"] = {"cli", "base"}
+KNOWS["cli"] = {"cli", "serve", "base"}
 KNOWS["serve"] = {"serve", "base"}
-KNOWS["tools"] = set(FLOORS) | {"tools", "cli"}
+KNOWS["tools"] = set(FLOORS) | {"tools", "cli", "serve"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
 

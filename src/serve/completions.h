@@ -1,0 +1,17 @@
+/* completions.h: generations as /v1/completions tells them (protocol.md 4.4). */
+#ifndef QR_SERVE_COMPLETIONS_H
+#define QR_SERVE_COMPLETIONS_H
+
+#include "serve/job.h"
+
+/* job->own of the dialect. */
+struct completion {
+    bool echo, logprobs, no_answer; /* no_answer: of the one token that is made nothing is said */
+    qr_tokens *prompts;             /* until a job has them */
+    size_t prompt_count;
+};
+void completion_free(struct completion *c);
+
+extern const struct dialect completions_dialect;
+
+#endif

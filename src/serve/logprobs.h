@@ -1,0 +1,27 @@
+/* logprobs.h: log probabilities as chats tell them (protocol.md 4.3). */
+#ifndef QR_SERVE_LOGPROBS_H
+#define QR_SERVE_LOGPROBS_H
+
+#include "serve/job.h"
+
+/* Adds the entry of an event's token to the list that its text belongs to: content, reasoning, or neither. */
+void logprobs_take(struct choice *c, const qr_event *event);
+
+/* The member "logprobs" with what the choice has not said yet of both lists. Marks it as said. */
+void logprobs_write(struct choice *c, struct json_writer *w);
+/* Whether there is any. */
+bool logprobs_waiting(const struct choice *c);
+
+/* A member with what a list of JSON elements, a comma before each, holds beyond *said; which is the whole of it then. */
+void list_write(struct json_writer *w, const char *key, const struct buffer *list, size_t *said);
+
+/* A number that JSON has: -inf is -9999. */
+void logprob_number(struct json_writer *w, float logprob);
+void logprob_value(struct json_writer *w, const char *key, float logprob);
+/* A token's text, with U+FFFD for what is no UTF-8. qr_text_free. */
+qr_text logprob_text(const qr_model *model, int32_t token);
+
+/* A list whose first element is null, then objects id -> {logprob, rank, decoded_token}. */
+void prompt_logprobs_write(const qr_model *model, const qr_event *e, struct json_writer *w);
+
+#endif

@@ -1,0 +1,345 @@
+#define _GNU_SOURCE
+#include "serve/server.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "serve/job.h"
+#include "serve/members.h"
+#include "serve/routes.h"
+
+enum {
+    THREADS = 4,
+    MOST_BODY = 64 << 20,           /* protocol.md 4.1 */
+    MOST_LINE = 8 << 10,
+    CONNECTION_MEMORY = 96 << 10,   /* of it 64 KiB of headers */
+    SECONDS_OF_HEADERS = 10,
+    SECONDS_OF_BODY = 60,
+    MOST_PEM = 1 << 20
+};
+
+enum tongue server_tongue(const struct route *route) { return route ? route->tongue : TONGUE_OPENAI; }
+
+void server_count_answer(struct server *s, const struct route *route, int status) { count_answer(s->counters, route, status); }
+
+void server_make_id(struct server *s, const char *prefix, char *out, size_t size)
+{
+    const uint64_t n = atomic_fetch_add(&s->next_id, 1);
+    snprintf(out, size, "%s%016llx", prefix, (unsigned long long)(n * 0x9E3779B97F4A7C15u)); /* a bijection: none twice */
+}
+
+bool server_stuck(const struct server *s, double seconds) { return atomic_load(&s->stuck) > seconds; }
+
+/* Of the keeper: has the engine moved? */
+static void watch_engine(void *user, double now)
+{
+    struct server *s = user;
+    qr_metrics m = {.size = sizeof m};
+    qr_get_metrics(s->engine, &m);
+    const bool works = m.requests_running + m.requests_waiting > 0 && !atomic_load(&s->asleep);
+    if (!works || s->steps_since == 0 || m.steps != s->steps)
+        s->steps_since = works ? now : 0;
+    s->steps = m.steps;
+    atomic_store(&s->stuck, works ? now - s->steps_since : 0);
+}
+
+/* ---- requests ---- */
+
+/* A client's own id when it is a sane one: up to 63 letters, digits and -_.: */
+static void choose_id(struct exchange *x)
+{
+    static const char sane[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.:";
+    const char *given = exchange_header(x, "x-request-id");
+    if (given && *given && strlen(given) < sizeof x->request_id && strspn(given, sane) == strlen(given))
+        snprintf(x->request_id, sizeof x->request_id, "%s", given);
+    else
+        server_make_id(x->server, "req_", x->request_id, sizeof x->request_id);
+}
+
+/* "Bearer KEY", or the header x-api-key. */
+static const char *key_of(const struct exchange *x)
+{
+    const char *given = exchange_header(x, "authorization");
+    if (given && strncasecmp(given, "Bearer ", 7) == 0)
+        return given + 7 + strspn(given + 7, " ");
+    return exchange_header(x, "x-api-key");
+}
+
+static bool may_enter(const struct exchange *x, struct refusal *refusal)
+{
+    const struct server *s = x->server;
+    const enum route_door door = x->route->door;
+    if (door == DOOR_OPEN || (door == DOOR_MODELS && s->settings.open_models))
+        return true;
+    if (door == DOOR_ADMIN && s->admin_keys.count == 0)
+        return refuse(refusal, 403, NULL, NULL, "the server was started without --admin-key-file, nobody may do this");
+    if (keys_allow(door == DOOR_ADMIN ? &s->admin_keys : &s->keys, key_of(x)))
+        return true;
+    return refuse(refusal, 401, "invalid_api_key", NULL, "no API key, or not one of this server's: wanted in the header "
+                                                         "Authorization: Bearer KEY or x-api-key: KEY");
+}
+
+static bool check_length(const struct exchange *x, struct refusal *refusal)
+{
+    const char *length = exchange_header(x, "content-length");
+    const unsigned long long bytes = length ? strtoull(length, NULL, 10) : 0;
+    if (bytes > MOST_BODY)
+        return refuse(refusal, 413, NULL, NULL, "the request's body has %llu bytes, at most %d are taken", bytes, MOST_BODY);
+    return true;
+}
+
+static bool find_route(struct exchange *x, const char *method, const char *path, const char **allow, struct refusal *refusal)
+{
+    bool known;
+    x->route = route_find(method, path, &x->rest, &known, allow);
+    if (x->route)
+        return true;
+    if (known)
+        return refuse(refusal, 405, NULL, NULL, "%.20s %.200s: wanted %s", method, path, *allow);
+    *allow = NULL;
+    return refuse(refusal, 404, NULL, NULL, "there is no %.200s here", path);
+}
+
+static enum MHD_Result answer_options(struct exchange *x) { return exchange_text(x, 204, NULL, "", 0); }
+
+static enum MHD_Result refuse_method(struct exchange *x, const struct refusal *refusal, const char *allow)
+{
+    struct json_writer *w = json_writer_open(false);
+    const char *text = "";
+    size_t length = 0;
+    if (w) {
+        refusal_write(refusal, TONGUE_OPENAI, x->request_id, w);
+        (void)json_finish(w, &text, &length, NULL);
+    }
+    struct MHD_Response *r = MHD_create_response_from_buffer(length, (void *)(uintptr_t)text, MHD_RESPMEM_MUST_COPY);
+    json_writer_close(w);
+    if (r) {
+        MHD_add_response_header(r, "content-type", "application/json");
+        MHD_add_response_header(r, "allow", allow);
+    }
+    return exchange_queue(x, refusal->status, r);
+}
+
+/* The headers are here. An answer now ends the connection where a body follows. */
+static enum MHD_Result meet(struct exchange *x, const char *method, const char *path)
+{
+    struct refusal refusal = {0};
+    const char *allow = NULL;
+    choose_id(x);
+    MHD_set_connection_option(x->connection, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)SECONDS_OF_BODY);
+    if (strlen(path) > MOST_LINE) {
+        refuse(&refusal, 414, NULL, NULL, "the path has %zu bytes, at most %d are taken", strlen(path), MOST_LINE);
+        return exchange_refuse(x, &refusal);
+    }
+    if (strcmp(method, "OPTIONS") == 0)
+        return answer_options(x);
+    if (!find_route(x, method, path, &allow, &refusal))
+        return allow ? refuse_method(x, &refusal, allow) : exchange_refuse(x, &refusal);
+    if (!may_enter(x, &refusal) || !check_length(x, &refusal))
+        return exchange_refuse(x, &refusal);
+    return MHD_YES;
+}
+
+/* False: this client does not stop sending. */
+static bool take_body(struct exchange *x, const char *data, size_t size)
+{
+    if (x->body.length + size > MOST_BODY)
+        x->too_large = true;
+    if (!x->too_large) {
+        buffer_append(&x->body, data, size);
+        return true;
+    }
+    x->dropped += size;
+    buffer_free(&x->body);
+    return x->dropped < MOST_BODY;
+}
+
+static enum MHD_Result answer(struct exchange *x)
+{
+    struct refusal refusal = {0};
+    x->asked = true;
+    if (x->too_large)
+        refuse(&refusal, 413, NULL, NULL, "the request's body has more than %d bytes", MOST_BODY);
+    else if (atomic_load(&x->server->draining) && strcmp(x->route->method, "POST") == 0) {
+        refuse(&refusal, 503, NULL, NULL, "the server is shutting down");
+        refusal.retry_after = 5;
+    }
+    return refusal.status ? exchange_refuse(x, &refusal) : x->route->handle(x);
+}
+
+static enum MHD_Result on_request(void *user, struct MHD_Connection *connection, const char *path, const char *method,
+                                  const char *version, const char *data, size_t *size, void **state)
+{
+    struct exchange *x = *state;
+    (void)version;
+    if (!x) {
+        x = qr_calloc(1, sizeof *x);
+        if (!x)
+            return MHD_NO;
+        x->server = user;
+        x->connection = connection;
+        *state = x;
+        return meet(x, method, path);
+    }
+    if (*size) {
+        const bool goes_on = take_body(x, data, *size);
+        *size = 0;
+        return goes_on ? MHD_YES : MHD_NO;
+    }
+    if (x->asked)
+        return x->route->resume(x);
+    return answer(x);
+}
+
+static void on_end(void *user, struct MHD_Connection *connection, void **state, enum MHD_RequestTerminationCode why)
+{
+    struct exchange *x = *state;
+    (void)user;
+    (void)connection;
+    (void)why;
+    if (!x)
+        return;
+    job_close(x->job);
+    buffer_free(&x->body);
+    qr_free(x);
+    *state = NULL;
+}
+
+/* ---- life ---- */
+
+static qr_status read_secrets(struct server *s, qr_error *err)
+{
+    const struct serve_settings *o = &s->settings;
+    size_t size;
+    if (o->api_key_file)
+        TRY(keys_read(o->api_key_file, &s->keys, err));
+    if (o->admin_key_file)
+        TRY(keys_read(o->admin_key_file, &s->admin_keys, err));
+    if (!o->tls_certificate != !o->tls_key)
+        return qr_fail(err, QR_BAD_ARGUMENT, "TLS: wanted a certificate and its key, both or none");
+    if (!o->tls_certificate)
+        return QR_OK;
+    if (MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES)
+        return qr_fail(err, QR_UNSUPPORTED, "TLS: this build of libmicrohttpd has none");
+    TRY(file_read(o->tls_certificate, MOST_PEM, &s->certificate, &size, err));
+    return file_read(o->tls_key, MOST_PEM, &s->certificate_key, &size, err);
+}
+
+union address {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+};
+
+static qr_status read_address(const struct serve_settings *o, union address *out, qr_error *err)
+{
+    memset(out, 0, sizeof *out);
+    if (inet_pton(AF_INET, o->host, &out->v4.sin_addr) == 1) {
+        out->v4.sin_family = AF_INET;
+        out->v4.sin_port = htons((uint16_t)o->port);
+    } else if (inet_pton(AF_INET6, o->host, &out->v6.sin6_addr) == 1) {
+        out->v6.sin6_family = AF_INET6;
+        out->v6.sin6_port = htons((uint16_t)o->port);
+    } else {
+        return qr_fail(err, QR_BAD_ARGUMENT, "host: %s is no address, wanted one like 127.0.0.1, 0.0.0.0 or ::1", o->host);
+    }
+    return QR_OK;
+}
+
+static qr_status listen_on(struct server *s, qr_error *err)
+{
+    union address address;
+    TRY(read_address(&s->settings, &address, err));
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME;
+    if (address.any.sa_family == AF_INET6)
+        flags |= MHD_USE_IPv6;
+    struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, s->certificate},
+                                   {MHD_OPTION_HTTPS_MEM_KEY, 0, s->certificate_key},
+                                   {MHD_OPTION_END, 0, NULL}};
+    if (s->certificate)
+        flags |= MHD_USE_TLS;
+    errno = 0;
+    s->daemon = MHD_start_daemon(flags, (uint16_t)s->settings.port, NULL, NULL, on_request, s, MHD_OPTION_SOCK_ADDR, &address.any,
+                                 MHD_OPTION_NOTIFY_COMPLETED, on_end, NULL, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)THREADS,
+                                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->settings.most_connections,
+                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
+                                 (unsigned)SECONDS_OF_HEADERS, MHD_OPTION_ARRAY, s->certificate ? tls : tls + 2, MHD_OPTION_END);
+    if (!s->daemon)
+        return qr_fail(err, QR_IO, "cannot listen on %s port %d: %s", s->settings.host, s->settings.port,
+                       errno ? strerror(errno) : "it is in use, or the certificate is none");
+    return QR_OK;
+}
+
+int server_port(const struct server *s)
+{
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_BIND_PORT);
+    return info ? info->port : s->settings.port;
+}
+
+qr_status server_open(const struct serve_settings *settings, qr_model *model, qr_engine *engine, struct server *out, qr_error *err)
+{
+    *out = (struct server){.settings = *settings, .model = model, .engine = engine, .created = (long long)time(NULL)};
+    qr_model_get_info(model, &out->info);
+    qr_engine_get_plan(engine, &out->plan);
+    out->name = settings->served_name ? settings->served_name : out->info.name;
+    snprintf(out->fingerprint, sizeof out->fingerprint, "quire-%s", qr_version());
+    atomic_init(&out->next_id, random_seed());
+    out->counters = counters_open();
+    qr_status st = out->counters ? QR_OK : qr_fail(err, QR_NO_MEMORY, "no memory for the server");
+    if (st == QR_OK)
+        st = read_secrets(out, err);
+    if (st == QR_OK)
+        st = keeper_open(watch_engine, out, &out->keeper, err);
+    if (st == QR_OK)
+        st = listen_on(out, err);
+    if (st != QR_OK)
+        server_close(out);
+    return st;
+}
+
+static void wait_for_jobs(struct server *s, double seconds)
+{
+    const double end = clock_seconds() + seconds;
+    while (keeper_jobs(s->keeper) && clock_seconds() < end)
+        usleep(20000);
+}
+
+void server_drain(struct server *s, double seconds)
+{
+    if (atomic_exchange(&s->draining, true))
+        return;
+    const MHD_socket listening = MHD_quiesce_daemon(s->daemon);
+    wait_for_jobs(s, seconds);
+    if (listening != MHD_INVALID_SOCKET)
+        close(listening);
+}
+
+void server_close(struct server *s)
+{
+    static const double LAST_WORDS = 5.0; /* for the error events of streams */
+    if (s->daemon) {
+        atomic_store(&s->draining, true);
+        keeper_abort_all(s->keeper);
+        wait_for_jobs(s, LAST_WORDS);
+        MHD_stop_daemon(s->daemon);
+    }
+    if (s->keeper)
+        keeper_close(s->keeper);
+    counters_close(s->counters);
+    keys_free(&s->keys);
+    keys_free(&s->admin_keys);
+    qr_free(s->certificate);
+    qr_free(s->certificate_key);
+    *s = (struct server){.model = NULL};
+}

@@ -1,0 +1,140 @@
+/* POST /tokenize, /detokenize and /v1/render (protocol.md 4.8): prompts as tokens and as text, without the engine. */
+#include "base/alloc.h"
+#include "serve/api.h"
+#include "serve/asked.h"
+#include "serve/chat_say.h"
+#include "serve/members.h"
+#include "serve/server.h"
+
+/* The prompt of a chat request, or of a text. Exactly one of `chat` and `tokens` is filled. */
+static bool read_prompt(struct exchange *x, const struct json *body, qr_chat **chat, qr_tokens *tokens, struct refusal *refusal)
+{
+    const struct json *prompt = member(body, "prompt");
+    qr_error err = {0};
+    qr_issue issue = {0};
+    bool special = true;
+    qr_status st = member_bool(body, "add_special_tokens", &special, &err);
+    if (st != QR_OK)
+        return refuse_member(refusal, st, &err);
+    if (!prompt) {
+        st = qr_chat_open(x->server->model, x->body.data, x->body.length, &x->server->settings.chat, chat, &issue, &err);
+        return st == QR_OK || refuse_for(refusal, st, &err, &issue);
+    }
+    if (prompt->kind != JSON_STRING)
+        return refuse(refusal, 400, NULL, "prompt", "prompt: wanted a string");
+    return prompt_tokens(x->server, prompt, special, tokens, refusal);
+}
+
+static void write_texts(const qr_model *model, const int32_t *ids, size_t count, struct json_writer *w)
+{
+    json_w_key(w, "token_strs");
+    json_w_array(w);
+    for (size_t i = 0; i < count; i++) {
+        qr_text text = {0};
+        (void)qr_detokenize(model, &ids[i], 1, &text, NULL);
+        json_w_string_n(w, text.data ? text.data : "", text.length);
+        qr_text_free(&text);
+    }
+    json_w_end_array(w);
+}
+
+static enum MHD_Result say_tokens(struct exchange *x, const int32_t *ids, size_t count, bool texts)
+{
+    struct json_writer *w = json_writer_open(false);
+    if (w) {
+        json_w_object(w);
+        json_w_member_uint(w, "count", count);
+        json_w_member_int(w, "max_model_len", x->server->plan.max_model_len);
+        ids_write(w, "tokens", ids, count);
+        if (texts)
+            write_texts(x->server->model, ids, count, w);
+        json_w_end_object(w);
+    }
+    const enum MHD_Result r = exchange_json(x, 200, w);
+    json_writer_close(w);
+    return r;
+}
+
+enum MHD_Result api_tokenize(struct exchange *x)
+{
+    struct refusal refusal = {0};
+    struct json_document *document;
+    qr_chat *chat = NULL;
+    qr_tokens tokens = {0};
+    qr_error err = {0};
+    bool texts = false;
+    if (!exchange_body(x, &document, &refusal))
+        return exchange_refuse(x, &refusal);
+    const qr_status st = member_bool(json_root(document), "return_token_strs", &texts, &err);
+    const bool good = (st == QR_OK || refuse_member(&refusal, st, &err)) &&
+                      read_prompt(x, json_root(document), &chat, &tokens, &refusal);
+    qr_chat_info info = {.tokens = tokens.data, .token_count = tokens.count};
+    if (chat)
+        qr_chat_get_info(chat, &info);
+    const enum MHD_Result r = good ? say_tokens(x, info.tokens, info.token_count, texts) : exchange_refuse(x, &refusal);
+    qr_chat_close(chat);
+    qr_tokens_free(&tokens);
+    json_close(document);
+    return r;
+}
+
+enum MHD_Result api_detokenize(struct exchange *x)
+{
+    struct refusal refusal = {0};
+    struct json_document *document;
+    qr_error err = {0};
+    qr_text text = {0};
+    int32_t *ids = NULL;
+    size_t count = 0;
+    if (!exchange_body(x, &document, &refusal))
+        return exchange_refuse(x, &refusal);
+    qr_status st = member_ids(json_root(document), "tokens", &ids, &count, &err);
+    if (st == QR_OK && !ids)
+        st = member_wrong(&err, "tokens", NULL, "a list of token ids");
+    if (st == QR_OK)
+        st = qr_detokenize(x->server->model, ids, count, &text, &err);
+    struct json_writer *w = st == QR_OK ? json_writer_open(false) : NULL;
+    if (w) {
+        json_w_object(w);
+        json_w_member_string_n(w, "prompt", text.data ? text.data : "", text.length);
+        json_w_end_object(w);
+    }
+    if (st != QR_OK)
+        refuse_member(&refusal, st, &err);
+    const enum MHD_Result r = st == QR_OK ? exchange_json(x, 200, w) : exchange_refuse(x, &refusal);
+    json_writer_close(w);
+    qr_text_free(&text);
+    qr_free(ids);
+    json_close(document);
+    return r;
+}
+
+enum MHD_Result api_render(struct exchange *x)
+{
+    struct refusal refusal = {0};
+    qr_chat *chat = NULL;
+    qr_error err = {0};
+    qr_issue issue = {0};
+    const char *body = x->body.data ? x->body.data : "";
+    const qr_status st = qr_chat_open(x->server->model, body, x->body.length, &x->server->settings.chat, &chat, &issue, &err);
+    if (st != QR_OK) {
+        refuse_for(&refusal, st, &err, &issue);
+        return exchange_refuse(x, &refusal);
+    }
+    qr_chat_info info;
+    qr_chat_get_info(chat, &info);
+    struct json_writer *w = json_writer_open(false);
+    if (w) {
+        json_w_object(w);
+        json_w_member_string_n(w, "prompt", info.text, info.text_length);
+        json_w_member_uint(w, "token_count", info.token_count);
+        json_w_member_int(w, "image_count", 0);
+        json_w_member_bool(w, "thinking", info.thinking);
+        json_w_member_bool(w, "starts_in_reasoning", info.starts_in_reasoning);
+        json_w_end_object(w);
+    }
+    const enum MHD_Result r = exchange_json(x, 200, w);
+    json_writer_close(w);
+    qr_chat_close(chat);
+    return r;
+}
