@@ -6,6 +6,7 @@
 /* src/cli */
 int command_run(int argc, char **argv);
 int command_chat(int argc, char **argv);
+int command_serve(int argc, char **argv);
 int command_generate(int argc, char **argv);
 int command_eval(int argc, char **argv);
 int command_inspect(int argc, char **argv);

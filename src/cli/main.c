@@ -17,6 +17,7 @@ struct command {
 static const struct command commands[] = {
     {"run", command_run, "answer one prompt"},
     {"chat", command_chat, "a conversation"},
+    {"serve", command_serve, "an HTTP server with OpenAI's and Anthropic's APIs"},
     {"generate", command_generate, "answer every request of a JSON-lines file"},
     {"eval", command_eval, "negative log likelihood of texts and continuations"},
     {"trace", tool_trace, "a teacher-forced forward, its arrays in a file"},
@@ -52,10 +53,6 @@ static const struct command *find_command(const char *name)
 
 static int unknown(const char *name)
 {
-    if (strcmp(name, "serve") == 0) {
-        fprintf(stderr, "quire: serve, the server, is not built yet\nTry 'quire --help'.\n");
-        return 2;
-    }
     static const char *const options[] = {"--help", "--version"};
     const char *nearest = options[edit_distance(name, options[1]) < edit_distance(name, options[0])];
     for (const struct command *c = commands; c->name; c++)

@@ -17,6 +17,5 @@ enum MHD_Result api_version(struct exchange *x);
 enum MHD_Result api_metrics(struct exchange *x);
 enum MHD_Result api_sleep(struct exchange *x);
 enum MHD_Result api_wake(struct exchange *x);
-enum MHD_Result api_page(struct exchange *x);
 
 #endif

@@ -236,7 +236,7 @@ static void body(struct job *job, struct json_writer *w)
     json_w_end_object(w);
 }
 
-static void prompt(struct job *job, struct choice *c, const qr_event *e)
+static void take_prompt(struct job *job, struct choice *c, const qr_event *e)
 {
     struct json_writer *w = c->index == 0 ? json_writer_open(false) : NULL;
     const char *text;
@@ -249,5 +249,5 @@ static void prompt(struct job *job, struct choice *c, const qr_event *e)
     json_writer_close(w);
 }
 
-const struct dialect chat_dialect = {.id_prefix = "chatcmpl-", .begin = begin, .delta = delta, .prompt = prompt, .done = done,
+const struct dialect chat_dialect = {.id_prefix = "chatcmpl-", .begin = begin, .delta = delta, .prompt = take_prompt, .done = done,
                                      .end = end, .body = body, .fail = openai_fail, .alive = openai_alive};

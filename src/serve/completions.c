@@ -31,7 +31,7 @@ static struct said *said_of(struct choice *c)
     return c->own;
 }
 
-static void close(struct job *job)
+static void close_completion(struct job *job)
 {
     for (int i = 0; i < job->count; i++) {
         struct said *s = job->choices[i].own;
@@ -104,7 +104,7 @@ static void say_prompt(struct job *job, struct choice *c)
     qr_text_free(&text);
 }
 
-static void prompt(struct job *job, struct choice *c, const qr_event *e)
+static void take_prompt(struct job *job, struct choice *c, const qr_event *e)
 {
     struct said *s = said_of(c);
     for (size_t i = 0; s && how(job)->echo && i < e->prompt_count; i++)
@@ -192,5 +192,5 @@ static void body(struct job *job, struct json_writer *w)
 }
 
 const struct dialect completions_dialect = {.id_prefix = "cmpl-", .text_only = true, .delta = delta, .token = token,
-                                            .prompt = prompt, .done = done, .end = end, .body = body,
-                                            .fail = openai_fail, .alive = openai_alive, .close = close};
+                                            .prompt = take_prompt, .done = done, .end = end, .body = body,
+                                            .fail = openai_fail, .alive = openai_alive, .close = close_completion};

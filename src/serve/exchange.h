@@ -20,6 +20,7 @@ struct exchange {
     struct buffer body;
     size_t dropped;            /* bytes of a body that is too large */
     bool too_large, asked;     /* asked: the whole request is here and its handler was called */
+    struct refusal refused;    /* by its headers; status 0: it is not */
     struct job *job;           /* the generation that it waits for, or NULL */
 };
 

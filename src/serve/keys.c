@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "serve/keys.h"
 
 #include <string.h>

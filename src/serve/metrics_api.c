@@ -88,8 +88,8 @@ static void write_engine(const struct server *s, struct buffer *b)
     counter(b, "preemptions_total", "requests that gave their pages back", m.preemptions);
     counter(b, "prefix_lookup_tokens_total", "prompt tokens that were looked up", m.prompt_tokens + m.cached_tokens);
     counter(b, "prefix_hit_tokens_total", "of them found", m.cached_tokens);
-    counter(b, "draft_tokens_total", "drafted tokens that were verified", m.drafts_verified);
-    counter(b, "draft_accepted_total", "of them accepted", m.drafts_accepted);
+    counter(b, "draft_tokens_total", "drafted tokens that were verified", m.drafts.verified);
+    counter(b, "draft_accepted_total", "of them accepted", m.drafts.accepted);
     head(b, "build_info", "gauge", "what runs here");
     buffer_printf(b, "quire_build_info{version=\"%s\",model=\"%s\",family=\"%s\",backend=\"%s\"} 1\n", qr_version(), s->info.name,
                   s->info.family, s->info.backend);

@@ -131,7 +131,17 @@ static enum MHD_Result refuse_method(struct exchange *x, const struct refusal *r
     return exchange_queue(x, refusal->status, r);
 }
 
-/* The headers are here. An answer now ends the connection where a body follows. */
+/* A refusal by the headers. Where a body follows it is told at once, which ends the connection; else when the request is
+ * over, which does not. */
+static enum MHD_Result refuse_early(struct exchange *x, const struct refusal *refusal)
+{
+    if (exchange_header(x, "content-length") || exchange_header(x, "transfer-encoding"))
+        return exchange_refuse(x, refusal);
+    x->refused = *refusal;
+    return MHD_YES;
+}
+
+/* The headers are here. */
 static enum MHD_Result meet(struct exchange *x, const char *method, const char *path)
 {
     struct refusal refusal = {0};
@@ -145,9 +155,9 @@ static enum MHD_Result meet(struct exchange *x, const char *method, const char *
     if (strcmp(method, "OPTIONS") == 0)
         return answer_options(x);
     if (!find_route(x, method, path, &allow, &refusal))
-        return allow ? refuse_method(x, &refusal, allow) : exchange_refuse(x, &refusal);
+        return allow ? refuse_method(x, &refusal, allow) : refuse_early(x, &refusal);
     if (!may_enter(x, &refusal) || !check_length(x, &refusal))
-        return exchange_refuse(x, &refusal);
+        return refuse_early(x, &refusal);
     return MHD_YES;
 }
 
@@ -169,6 +179,8 @@ static enum MHD_Result answer(struct exchange *x)
 {
     struct refusal refusal = {0};
     x->asked = true;
+    if (x->refused.status)
+        return exchange_refuse(x, &x->refused);
     if (x->too_large)
         refuse(&refusal, 413, NULL, NULL, "the request's body has more than %d bytes", MOST_BODY);
     else if (atomic_load(&x->server->draining) && strcmp(x->route->method, "POST") == 0) {
@@ -311,9 +323,11 @@ qr_status server_open(const struct serve_settings *settings, qr_model *model, qr
 static void wait_for_jobs(struct server *s, double seconds)
 {
     const double end = clock_seconds() + seconds;
-    while (keeper_jobs(s->keeper) && clock_seconds() < end)
+    while (keeper_jobs(s->keeper) && clock_seconds() < end && !atomic_load(&s->hurried))
         usleep(20000);
 }
+
+void server_hurry(struct server *s) { atomic_store(&s->hurried, true); }
 
 void server_drain(struct server *s, double seconds)
 {
@@ -330,6 +344,7 @@ void server_close(struct server *s)
     static const double LAST_WORDS = 5.0; /* for the error events of streams */
     if (s->daemon) {
         atomic_store(&s->draining, true);
+        atomic_store(&s->hurried, false);
         keeper_abort_all(s->keeper);
         wait_for_jobs(s, LAST_WORDS);
         MHD_stop_daemon(s->daemon);

@@ -50,7 +50,7 @@ struct server {
     struct MHD_Daemon *daemon;
     struct keeper *keeper;
     struct counters *counters;
-    _Atomic bool draining;
+    _Atomic bool draining, hurried;
     _Atomic unsigned asleep;       /* tags of QR_SLEEP_... */
     _Atomic double stuck;          /* seconds that work has waited without a step */
     uint64_t steps;                /* of the keeper's thread: as it last saw them, */
@@ -65,6 +65,8 @@ qr_status server_open(const struct serve_settings *settings, qr_model *model, qr
 int server_port(const struct server *s); /* that it listens on */
 /* No new connection, /ready says 503; returns when every answer has been given or `seconds` are over. */
 void server_drain(struct server *s, double seconds);
+/* From any thread: server_drain waits no longer. */
+void server_hurry(struct server *s);
 /* Ends what is still going on (streams get an error event) and stops. */
 void server_close(struct server *s);
 
