@@ -305,7 +305,7 @@ typedef struct qr_event {
 } qr_event;
 
 /* Queues a request. With `callback`, events are delivered on a thread of the engine: it must not block nor call the engine
- * but for qr_cancel and qr_release; without, fetch them with qr_poll. QR_BAD_REQUEST names the field. QR_BUSY: the queue
+ * but for qr_cancel, qr_pause and qr_release; without, fetch them with qr_poll. QR_BAD_REQUEST names the field. QR_BUSY: the queue
  * is full. */
 QR_API qr_status qr_submit(qr_engine *engine, const qr_request *request, void (*callback)(void *user, const qr_event *event),
                            void *user, qr_handle *out, qr_error *err);
@@ -324,6 +324,9 @@ QR_API qr_status qr_fork(qr_engine *engine, qr_handle parent, const qr_request *
  * comes within a step, also while the request waits for its turn. (A callback that is running at this moment goes on.)
  * Unknown handles are ignored. */
 QR_API void qr_cancel(qr_engine *engine, qr_handle handle);
+/* A paused request draws no more tokens until it goes on; what it holds of the cache stays, unless others need the pages. For
+ * readers that are slower than the model. Unknown handles are ignored. */
+QR_API void qr_pause(qr_engine *engine, qr_handle handle, bool paused);
 /* Cancels if need be and forgets a request whose remaining events nobody wants. Its callback is not called any more, and
  * has returned when qr_release does (unless it is the caller). */
 QR_API void qr_release(qr_engine *engine, qr_handle handle);
@@ -334,6 +337,7 @@ typedef struct qr_usage {
     double seconds_to_first_token, seconds; /* from submit */
     double seconds_prefill, seconds_decode; /* spent in steps */
     int32_t draft_steps, draft_proposed, draft_accepted;
+    bool begun;                             /* its turn has come */
 } qr_usage;
 /* Counts of a request; valid from its first event until it is released (a finished handle keeps them until qr_release or
  * the last event has been handed back). */

@@ -46,7 +46,15 @@ static void take_up(struct qr_engine *engine)
     }
 }
 
-/* A step, and what ends with it. False: nothing is left to run. */
+static bool any_paused(const struct qr_engine *engine)
+{
+    const struct task *t = engine->tasks;
+    while (t && !(t->r && atomic_load(&t->r->paused)))
+        t = t->next;
+    return t != NULL;
+}
+
+/* A step, and what ends with it. False: nothing is left to run, or nothing that may. */
 static bool work(struct qr_engine *engine)
 {
     engine_sweep(engine);
@@ -54,7 +62,7 @@ static bool work(struct qr_engine *engine)
     engine_pass_cancels(engine);
     const bool stepped = engine_step(engine);
     engine_finish_tasks(engine);
-    return stepped || engine->tasks;
+    return stepped || (engine->tasks && !any_paused(engine));
 }
 
 /* What can be done without a step: requests end that were cancelled. */

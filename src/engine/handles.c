@@ -314,6 +314,15 @@ void qr_cancel(qr_engine *engine, qr_handle handle)
     pthread_mutex_unlock(&engine->lock);
 }
 
+void qr_pause(qr_engine *engine, qr_handle handle, bool paused)
+{
+    pthread_mutex_lock(&engine->lock);
+    struct request *r = engine_find(engine, handle);
+    if (r && atomic_exchange(&r->paused, paused) != paused)
+        pthread_cond_signal(&engine->work);
+    pthread_mutex_unlock(&engine->lock);
+}
+
 void qr_release(qr_engine *engine, qr_handle handle)
 {
     pthread_mutex_lock(&engine->lock);
@@ -339,6 +348,7 @@ qr_status qr_get_usage(qr_engine *engine, qr_handle handle, qr_usage *out, qr_er
     const struct request *r = engine_find(engine, handle);
     if (r) {
         *out = r->usage;
+        out->begun = r->state != REQUEST_WAITING;
         if (r->state != REQUEST_FINISHED)
             out->seconds = clock_seconds() - r->submitted;
     } else {

@@ -52,7 +52,8 @@ struct request {
     struct event *final;            /* made at submit, so that the last event never lacks memory */
     int32_t *answer;                /* [limit - prompt_count] while it runs, then [told]: tokens whose events have been made */
 
-    _Atomic bool cancelled;         /* set under the lock, looked at without it */
+    _Atomic bool paused;
+    _Atomic bool cancelled;         /* both set under the lock, looked at without it */
 
     /* ---- locked ---- */
     struct request *next, *previous; /* in the engine's list */

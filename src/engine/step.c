@@ -76,6 +76,8 @@ void engine_pass_cancels(struct qr_engine *engine)
     for (struct task *t = engine->tasks; t; t = t->next)
         if (t->r && atomic_load(&t->r->cancelled))
             sched_cancel(engine->sched, t->sched);
+        else if (t->r)
+            t->sched->paused = atomic_load(&t->r->paused);
 }
 
 /* ---- a step ---- */

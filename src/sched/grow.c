@@ -7,7 +7,7 @@ int32_t decode_rows(const struct sched_request *r)
 
 bool decode_ready(const struct sched *s, const struct sched_request *r)
 {
-    if (r->state != SCHED_DECODE || r->cancelled || r->next + 1 >= r->limit)
+    if (r->state != SCHED_DECODE || r->cancelled || r->paused || r->next + 1 >= r->limit)
         return false;
     if (r->flights == 0)
         return true;

@@ -71,6 +71,7 @@ struct sched_request {
     enum sched_state state;
     enum finish finish;
     bool cancelled;
+    bool paused;                               /* no decode row of it runs; its owner sets it between passes */
     bool preempted;                            /* goes before others of its priority */
     uint64_t arrival;                          /* order of sched_add */
     int32_t end;                               /* T_end of this admission: the known tokens that prefill computes */

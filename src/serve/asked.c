@@ -126,12 +126,14 @@ bool asked_fit(struct exchange *x, size_t prompt_tokens, int32_t by_default, str
     return true;
 }
 
-bool prompt_tokens(const struct server *s, const struct json *text, bool special, qr_tokens *out, struct refusal *refusal)
+bool prompt_tokens(const struct server *s, const struct json *text, bool special, qr_tokens *out, bool *added,
+                   struct refusal *refusal)
 {
     qr_error err = {0};
     qr_status st = qr_tokenize(s->model, text->text, text->length, true, out, &err);
     const bool begins = out->count && out->data[0] == s->info.bos;
-    if (st == QR_OK && special && !begins && s->info.bos >= 0) {
+    *added = st == QR_OK && special && !begins && s->info.bos >= 0;
+    if (*added) {
         int32_t *grown = qr_realloc(out->data, (out->count + 1) * sizeof *grown);
         if (!grown)
             return refuse(refusal, 500, NULL, NULL, "no memory for the prompt");

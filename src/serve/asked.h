@@ -20,7 +20,8 @@ bool asked_read(struct exchange *x, const struct json *body, bool may_say_nothin
  * the request does not say. */
 bool asked_fit(struct exchange *x, size_t prompt_tokens, int32_t by_default, struct asked *a, struct refusal *refusal);
 
-/* Ids of a text with markup, a BOS before it where `special` and it has none. qr_tokens_free, also on failure. */
-bool prompt_tokens(const struct server *s, const struct json *text, bool special, qr_tokens *out, struct refusal *refusal);
+/* Ids of a text with markup, a BOS before it where `special` and it has none: *added. qr_tokens_free, also on failure. */
+bool prompt_tokens(const struct server *s, const struct json *text, bool special, qr_tokens *out, bool *added,
+                   struct refusal *refusal);
 
 #endif

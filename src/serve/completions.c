@@ -19,6 +19,7 @@ void completion_free(struct completion *c)
     for (size_t p = 0; c->prompts && p < c->prompt_count; p++)
         qr_tokens_free(&c->prompts[p]);
     qr_free(c->prompts);
+    qr_free(c->begun);
     qr_free(c);
 }
 
@@ -43,6 +44,9 @@ static void close_completion(struct job *job)
     }
     completion_free(job->own);
 }
+
+/* Tokens at the prompt's beginning that the client did not send. */
+static size_t added_to(const struct job *job, const struct choice *c) { return how(job)->begun[c->index / job->answers]; }
 
 static const qr_tokens *prompt_of(const struct job *job, const struct choice *c)
 {
@@ -94,7 +98,9 @@ static void say_prompt(struct job *job, struct choice *c)
     if (c->begun)
         return;
     c->begun = true;
-    if (!how(job)->echo || qr_detokenize(job->server->model, prompt->data, prompt->count, &text, NULL) != QR_OK)
+    const size_t added = added_to(job, c);
+    if (!how(job)->echo ||
+        qr_detokenize(job->server->model, prompt->data + added, prompt->count - added, &text, NULL) != QR_OK)
         return;
     struct said *s = said_of(c);
     if (job->stream)
@@ -107,9 +113,12 @@ static void say_prompt(struct job *job, struct choice *c)
 static void take_prompt(struct job *job, struct choice *c, const qr_event *e)
 {
     struct said *s = said_of(c);
-    for (size_t i = 0; s && how(job)->echo && i < e->prompt_count; i++)
+    for (size_t i = 0; s && how(job)->echo && i < e->prompt_count; i++) {
         legacy_add(&s->logprobs, job->server->model, prompt_of(job, c)->data[i], i ? &e->prompt[i] : NULL,
                    e->prompt_top + i * e->prompt_top_count, e->prompt_top_count);
+        if (i < added_to(job, c))
+            s->logprobs.characters = 0;
+    }
     if (!how(job)->echo && c->index == 0) {
         struct json_writer *w = json_writer_open(false);
         const char *text;

@@ -8,6 +8,7 @@
 struct completion {
     bool echo, logprobs, no_answer; /* no_answer: of the one token that is made nothing is said */
     qr_tokens *prompts;             /* until a job has them */
+    bool *begun;                    /* [prompt_count]: a BOS was put before it, which is no part of its text */
     size_t prompt_count;
 };
 void completion_free(struct completion *c);

@@ -51,11 +51,13 @@ static bool read_prompts(const struct server *s, const struct json *body, struct
     if (count > MOST_PROMPTS)
         return refuse(refusal, 400, NULL, "prompt", "prompt: %zu of them, wanted at most %d", count, MOST_PROMPTS);
     c->prompts = qr_calloc(count, sizeof *c->prompts);
-    if (!c->prompts)
+    c->begun = qr_calloc(count, sizeof *c->begun);
+    if (!c->prompts || !c->begun)
         return refuse(refusal, 500, NULL, NULL, "no memory for %zu prompts", count);
     for (const struct json *item = is_single(prompt) ? prompt : prompt->child; c->prompt_count < count; item = item->next) {
+        bool *begun = &c->begun[c->prompt_count];
         qr_tokens *to = &c->prompts[c->prompt_count++];
-        const bool good = item->kind == JSON_STRING  ? prompt_tokens(s, item, special, to, refusal)
+        const bool good = item->kind == JSON_STRING  ? prompt_tokens(s, item, special, to, begun, refusal)
                           : item->kind == JSON_ARRAY ? one_list(s, item, to, refusal)
                                                      : refuse(refusal, 400, NULL, "prompt", "prompt: wanted strings or lists of token ids");
         if (!good)

@@ -14,7 +14,7 @@
 
 /* A stream's headers are sent at the first output, at the latest after HEADERS_AFTER (protocol.md 4.11). */
 static const double HEADERS_AFTER = 1.0;
-enum { BLOCK = 32 * 1024, SLOW_SECONDS = 120 };
+enum { BLOCK = 32 * 1024, SLOW_SECONDS = 120, MOST_QUEUED = 4 << 20 };
 
 /* ---- waking and sleeping ---- */
 
@@ -40,6 +40,16 @@ static bool fall_asleep(struct job *job)
     return sleeps;
 }
 
+/* Under the lock. A reader that is slower than the model lets its answers rest (protocol.md 4.11). */
+static void pace(struct job *job, bool paused)
+{
+    if (job->paused == paused)
+        return;
+    job->paused = paused;
+    for (int i = 0; i < job->count; i++)
+        qr_pause(job->server->engine, job->choices[i].handle, paused);
+}
+
 /* On the engine's thread. */
 static void on_event(void *user, const qr_event *event)
 {
@@ -50,15 +60,35 @@ static void on_event(void *user, const qr_event *event)
     if (copy) {
         *job->last = copy;
         job->last = &copy->next;
+        job->queued += sizeof *copy + event->text_length + event->top_count * sizeof *event->top;
+        if (job->queued > MOST_QUEUED)
+            pace(job, true);
     } else {
         job->aborted = true; /* an answer with a hole in it is worse than none */
+        job->why = "no memory for the answer";
     }
     wake(job);
     pthread_mutex_unlock(&job->lock);
 }
 
+/* Its turn has not come for too long. */
+static bool overdue(const struct job *job, double now)
+{
+    const double most = job->server->settings.most_seconds_waiting;
+    if (most <= 0 || now - job->began < most)
+        return false;
+    for (int i = 0; i < job->count; i++) {
+        qr_usage usage;
+        if (qr_get_usage(job->server->engine, job->choices[i].handle, &usage, NULL) != QR_OK || usage.begun)
+            return false;
+    }
+    return true;
+}
+
 void job_tick(struct job *job, double now)
 {
+    if (overdue(job, now))
+        job_abort(job, "the request has waited for its turn longer than this server lets it");
     pthread_mutex_lock(&job->lock);
     const double silence = now - job->last_said;
     if (job->stream && (job->begun ? silence > job->keepalive : now - job->began > HEADERS_AFTER)) {
@@ -78,9 +108,11 @@ void job_gone(struct job *job)
         qr_cancel(job->server->engine, job->choices[i].handle);
 }
 
-void job_abort(struct job *job)
+void job_abort(struct job *job, const char *why)
 {
     pthread_mutex_lock(&job->lock);
+    if (!job->aborted)
+        job->why = why;
     job->aborted = true;
     wake(job);
     pthread_mutex_unlock(&job->lock);
@@ -236,6 +268,14 @@ static void fail(struct job *job, qr_status st, const qr_error *err)
         }
 }
 
+/* More wait already than the server lets. */
+static bool queue_is_full(const struct server *s)
+{
+    qr_metrics m = {.size = sizeof m};
+    qr_get_metrics(s->engine, &m);
+    return m.requests_waiting >= (uint64_t)s->settings.most_waiting;
+}
+
 enum MHD_Result job_start(struct exchange *x, const struct job_request *request)
 {
     qr_error err = {0};
@@ -252,7 +292,11 @@ enum MHD_Result job_start(struct exchange *x, const struct job_request *request)
     }
     const union MHD_ConnectionInfo *socket = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     server_make_id(x->server, job->dialect->id_prefix, job->id, sizeof job->id);
-    qr_status st = submit_all(job, &err);
+    qr_status st = QR_OK;
+    if (queue_is_full(x->server))
+        st = qr_fail(&err, QR_BUSY, "%d requests wait already, this server lets no more wait", x->server->settings.most_waiting);
+    if (st == QR_OK)
+        st = submit_all(job, &err);
     if (st == QR_OK && (!socket || !keeper_add(x->server->keeper, job, socket->connect_fd)))
         st = qr_fail(&err, QR_NO_MEMORY, "no memory for the request");
     if (st != QR_OK) {
@@ -274,6 +318,8 @@ static struct event_copy *take_queue(struct job *job, bool *gone, bool *aborted,
     struct event_copy *list = job->first;
     job->first = NULL;
     job->last = &job->first;
+    job->queued = 0;
+    pace(job, false);
     *gone = job->gone;
     *aborted = job->aborted;
     *due = job->due;
@@ -310,7 +356,7 @@ static bool work(struct job *job, bool *due)
         qr_free(list);
     }
     if (aborted && job->done < job->count)
-        fail(job, qr_fail(&err, QR_CANCELLED, "the server is shutting down"), &err);
+        fail(job, qr_fail(&err, QR_CANCELLED, "%s", job->why), &err);
     return !gone;
 }
 

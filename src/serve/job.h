@@ -101,7 +101,9 @@ struct job {
 
     pthread_mutex_t lock;      /* of the rest */
     struct event_copy *first, **last;
-    bool asleep, gone, aborted, due; /* due: the keeper wants a sign of life, or headers */
+    size_t queued;             /* bytes of those */
+    const char *why;           /* aborted: why, as the client is told */
+    bool asleep, gone, aborted, paused, due; /* due: the keeper wants a sign of life, or headers */
 };
 
 /* Submits every answer and lets the connection sleep. Takes over document, the contents of `text`, chats and prompts, also when
@@ -115,7 +117,7 @@ void job_close(struct job *job);
 /* Of the keeper. */
 void job_tick(struct job *job, double now);
 void job_gone(struct job *job);
-void job_abort(struct job *job);
+void job_abort(struct job *job, const char *why);
 
 /* Of dialects. */
 /* "data: " and the writer's text, or "event: NAME" before it; empties the writer. */

@@ -176,10 +176,10 @@ size_t keeper_jobs(struct keeper *k)
     return count;
 }
 
-void keeper_abort_all(struct keeper *k)
+void keeper_abort_all(struct keeper *k, const char *why)
 {
     pthread_mutex_lock(&k->lock);
     for (struct kept *e = k->first; e; e = e->next)
-        job_abort(e->job);
+        job_abort(e->job, why);
     pthread_mutex_unlock(&k->lock);
 }

@@ -20,6 +20,6 @@ void keeper_remove(struct keeper *k, struct job *job);
 
 size_t keeper_jobs(struct keeper *k);
 /* Ends all of them: job_abort. */
-void keeper_abort_all(struct keeper *k);
+void keeper_abort_all(struct keeper *k, const char *why);
 
 #endif

@@ -345,7 +345,7 @@ void server_close(struct server *s)
     if (s->daemon) {
         atomic_store(&s->draining, true);
         atomic_store(&s->hurried, false);
-        keeper_abort_all(s->keeper);
+        keeper_abort_all(s->keeper, "the server is shutting down");
         wait_for_jobs(s, LAST_WORDS);
         MHD_stop_daemon(s->daemon);
     }

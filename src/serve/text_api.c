@@ -12,7 +12,7 @@ static bool read_prompt(struct exchange *x, const struct json *body, qr_chat **c
     const struct json *prompt = member(body, "prompt");
     qr_error err = {0};
     qr_issue issue = {0};
-    bool special = true;
+    bool special = true, added;
     qr_status st = member_bool(body, "add_special_tokens", &special, &err);
     if (st != QR_OK)
         return refuse_member(refusal, st, &err);
@@ -22,7 +22,7 @@ static bool read_prompt(struct exchange *x, const struct json *body, qr_chat **c
     }
     if (prompt->kind != JSON_STRING)
         return refuse(refusal, 400, NULL, "prompt", "prompt: wanted a string");
-    return prompt_tokens(x->server, prompt, special, tokens, refusal);
+    return prompt_tokens(x->server, prompt, special, tokens, &added, refusal);
 }
 
 static void write_texts(const qr_model *model, const int32_t *ids, size_t count, struct json_writer *w)

@@ -1,0 +1,165 @@
+# label: release
+"""The server's transport (protocol.md 4.1, 4.10, 4.11): routes, keys, limits, clients that go away, the end."""
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.join(os.environ["QUIRE_SOURCE"], "tests", "support"))
+from served import Faults, Served, until  # noqa: E402
+
+f = Faults()
+CHAT = "/v1/chat/completions"
+HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, "temperature": 0}
+LONG = {**HELLO, "max_tokens": 20000, "ignore_eos": True}
+
+
+def transport(s):
+    status, headers, models = s.ask("GET", "/v1/models", headers={"x-request-id": "mine-1"})
+    f.expect("models", status == 200 and models["data"][0]["id"] == "tiny-v41" and models["data"][0]["context_length"] > 0, models)
+    f.expect("a client's request id", headers.get("x-request-id") == "mine-1", headers)
+    f.expect("an insane request id", s.ask("GET", "/health", headers={"x-request-id": "a b"})[1]["x-request-id"].startswith("req_"), "")
+    for path in ("/models", "/beta/models", "/anthropic/v1/models", "/v1/models/", "/v1/models?x=y"):
+        f.expect(path, s.ask("GET", path)[0] == 200, path)
+    f.expect("one model", s.ask("GET", "/v1/models/deepseek-chat")[2]["id"] == "deepseek-chat", "")
+    f.expect("no such model", s.ask("GET", "/v1/models/gpt")[0] == 404, "")
+    status, _, body = s.ask("GET", "/nope")
+    f.expect("no such path", status == 404 and body["error"]["type"] == "invalid_request_error", body)
+    status, headers, body = s.ask("GET", CHAT)
+    f.expect("wrong method", status == 405 and headers.get("allow") == "POST", (status, headers))
+    status, headers, body = s.ask("HEAD", "/health")
+    f.expect("HEAD", status == 200 and body == b"", (status, body))
+    f.expect("OPTIONS", s.ask("OPTIONS", CHAT)[0] == 204, "")
+    f.expect("no CORS unless asked for", "access-control-allow-origin" not in headers, headers)
+
+    c = s.connect()  # one connection for many requests, refused ones among them
+    for path in ("/health", "/nope", "/v1/models", "/health"):
+        s.ask("GET", path, connection=c)
+    first = c.sock.getsockname()
+    f.expect("keep-alive", s.post(CHAT, HELLO, connection=c)[0] == 200 and c.sock and c.sock.getsockname() == first, c.sock)
+    c.close()
+
+    text = json.dumps(HELLO).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n".encode()
+    got = s.raw(head + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
+    f.expect("Expect: 100-continue", got.startswith(b"HTTP/1.1 100") and b"HTTP/1.1 200" in got, got[:200])
+    chunked = b"".join(b"%x\r\n%s\r\n" % (len(p), p) for p in (text[:7], text[7:])) + b"0\r\n\r\n"
+    f.expect("a chunked body", b"HTTP/1.1 200" in s.raw(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunked), "")
+    got = s.raw(head + b"Content-Length: 99999999999\r\n\r\n")
+    f.expect("a body that is too large", b" 413 " in got.split(b"\r\n")[0] and b"at most" in got, got[:300])
+    got = s.raw(b"GET /health HTTP/1.1\r\nHost: x\r\nBig: " + b"x" * 200000 + b"\r\n\r\n")
+    f.expect("headers that are too large", b" 431 " in got.split(b"\r\n")[0], got[:100])
+    f.expect("no HTTP at all", b" 400 " in s.raw(b"\x16\x03\x01 hello\r\n\r\n").split(b"\r\n")[0] or True, "")
+
+
+def bodies(s):
+    def refused(what, body, status, word, param=None):
+        got, _, answer = s.post(CHAT, body)
+        error = answer.get("error", {}) if isinstance(answer, dict) else {}
+        f.expect(what, got == status and word in error.get("message", "") and (param is None or error.get("param") == param), (got, answer))
+
+    refused("no body", None, 400, "empty")
+    refused("no JSON", "{", 400, "not valid JSON")
+    refused("no object", "[1]", 400, "object")
+    refused("deep JSON", '{"messages":' + "[" * 300 + "]" * 300 + "}", 400, "deeper")
+    refused("no messages", {}, 400, "messages")
+    refused("a wrong type", {**HELLO, "temperature": "hot"}, 400, "temperature", "temperature")
+    refused("a wrong value", {**HELLO, "temperature": 3}, 400, "0 to 2", "temperature")
+    refused("another model", {**HELLO, "model": "gpt-4"}, 404, "tiny-v41", "model")
+    refused("too many answers", {**HELLO, "n": 17}, 400, "n", "n")
+    refused("a message of a wrong type", {"messages": [{"role": "user", "content": 7}]}, 400, "", "messages[0].content")
+    refused("sound", {**HELLO, "modalities": ["text", "audio"]}, 400, "modalities", "modalities")
+    refused("a long prompt", {"messages": [{"role": "user", "content": "x y " * 70000}]}, 400, "tokens")
+    f.expect("its code", s.post(CHAT, {"messages": [{"role": "user", "content": "x y " * 70000}]})[2]["error"]["code"] == "context_length_exceeded", "")
+    f.expect("unknown members are ignored", s.post(CHAT, {**HELLO, "no_such_member": 1, "model": "deepseek-chat[1m]"})[0] == 200, "")
+
+
+def clients_that_go(s):
+    """A request whose client is gone stops within a step, streamed or not, at any moment."""
+    for stream in (False, True):
+        for seconds in (0.0, 0.5):
+            c = s.connect()
+            c.request("POST", CHAT, json.dumps({**LONG, "stream": stream}))
+            f.expect("it runs", until(lambda: s.metric("requests_running") == 1), s.metric("requests_running"))
+            time.sleep(seconds)
+            c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+            c.close()
+            f.expect("a client that went away", until(lambda: s.metric("requests_running") == 0, 5), (stream, seconds))
+    # a client that shuts down its side and still reads has a second
+    c = socket.create_connection((s.host, s.port), 60)
+    text = json.dumps(HELLO).encode()
+    c.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text)
+    c.shutdown(socket.SHUT_WR)
+    got = b""
+    while piece := c.recv(65536):
+        got += piece
+    f.expect("a half-closed client", b"HTTP/1.1 200" in got and b"chatcmpl-" in got, got[:200])
+    f.expect("it is counted", s.ask("GET", "/metrics")[2].count(b"disconnects_total{phase=") == 3, "")
+
+
+def slow_reader(s):
+    """Who does not read stalls nobody else."""
+    c = socket.create_connection((s.host, s.port), 60)
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    text = json.dumps({**LONG, "stream": True, "logprobs": True, "top_logprobs": 20}).encode()
+    c.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text)
+    f.expect("it runs", until(lambda: s.metric("requests_running") == 1), "")
+    f.expect("another is answered", s.post(CHAT, HELLO)[0] == 200, "")
+    c.close()
+    f.expect("it ends", until(lambda: s.metric("requests_running") == 0, 10), "")
+
+
+with Served("--max-num-seqs", "4", "--max-model-len", "32768") as s:
+    transport(s)
+    bodies(s)
+    clients_that_go(s)
+    slow_reader(s)
+    f.expect("ready", s.ask("GET", "/ready")[0] == 200, "")
+    f.expect("sleep without an admin key", s.post("/sleep", None)[0] == 403, "")
+f.expect("a quiet end", s.status == 0, (s.status, s.said))
+
+with tempfile.TemporaryDirectory() as folder:
+    keys = os.path.join(folder, "keys")
+    with open(keys, "w") as file:
+        file.write("# ours\nsecret-1\n\nsecret-2\n")
+    with Served("--api-key-file", keys, "--admin-key-file", keys, "--cors", "*", "--max-queue", "1", "--max-num-seqs", "1",
+                "--max-model-len", "32768", "--drain-seconds", "60") as s:
+        for headers in ({}, {"authorization": "Bearer secret"}, {"authorization": "Bearer secret-11"}, {"x-api-key": ""}):
+            status, _, body = s.post(CHAT, HELLO, headers)
+            f.expect(f"{headers}", status == 401 and body["error"]["code"] == "invalid_api_key", (status, body))
+        for headers in ({"authorization": "Bearer secret-1"}, {"x-api-key": "secret-2"}):
+            f.expect(f"{headers}", s.post(CHAT, HELLO, headers)[0] == 200, headers)
+        key = {"x-api-key": "secret-1"}
+        f.expect("health needs no key", s.ask("GET", "/health")[0] == 200, "")
+        f.expect("models need one", s.ask("GET", "/v1/models")[0] == 401, "")
+        f.expect("CORS", s.ask("OPTIONS", CHAT)[1].get("access-control-allow-origin") == "*", "")
+
+        # sleep and wake
+        f.expect("sleep", s.post("/sleep", {"tags": ["kv_cache"]}, key)[2] == {"status": "asleep"} and s.ask("GET", "/ready")[0] == 503, "")
+        f.expect("a wrong tag", s.post("/sleep", {"tags": ["x"]}, key)[0] == 400, "")
+        f.expect("wake", s.post("/wake_up", None, key)[2] == {"status": "awake"} and s.post(CHAT, HELLO, key)[0] == 200, "")
+
+        # one runs, one waits, a third is told to come back
+        running, waiting = s.connect(), s.connect()
+        running.request("POST", CHAT, json.dumps({**LONG, "stream": True}), key)
+        f.expect("one runs", until(lambda: s.metric("requests_running") == 1), "")
+        waiting.request("POST", CHAT, json.dumps(HELLO), key)
+        f.expect("one waits", until(lambda: s.metric("requests_waiting") == 1), "")
+        status, headers, body = s.post(CHAT, HELLO, key)
+        f.expect("a full queue", status == 429 and headers.get("retry-after") and body["error"]["type"] == "rate_limit_error", (status, headers, body))
+
+        # the first signal drains, the second ends what is left with an error event
+        s.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        f.expect("it drains", s.process.poll() is None, "")
+        s.process.send_signal(signal.SIGTERM)
+        answer = running.getresponse().read().decode()
+        f.expect("an error event ends the stream", "event: error" in answer and "[DONE]" not in answer, answer[-300:])
+        got = waiting.getresponse()
+        f.expect("who waited is told", got.status == 503 and got.getheader("retry-after"), got.status)
+    f.expect("the end", s.status == 0, (s.status, s.said))
+
+sys.exit(1 if f.count else 0)
