@@ -15,6 +15,7 @@ enum MHD_Result api_health(struct exchange *x);
 enum MHD_Result api_ready(struct exchange *x);
 enum MHD_Result api_version(struct exchange *x);
 enum MHD_Result api_metrics(struct exchange *x);
+enum MHD_Result api_page(struct exchange *x);
 enum MHD_Result api_sleep(struct exchange *x);
 enum MHD_Result api_wake(struct exchange *x);
 

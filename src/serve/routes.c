@@ -17,6 +17,7 @@ static const struct route routes[] = {
     {"GET", "/ready", TONGUE_OPENAI, DOOR_OPEN, api_ready, NULL},
     {"GET", "/version", TONGUE_OPENAI, DOOR_OPEN, api_version, NULL},
     {"GET", "/metrics", TONGUE_OPENAI, DOOR_OPEN, api_metrics, NULL},
+    {"GET", "/", TONGUE_OPENAI, DOOR_OPEN, api_page, NULL},
     {"POST", "/sleep", TONGUE_OPENAI, DOOR_ADMIN, api_sleep, NULL},
     {"POST", "/wake_up", TONGUE_OPENAI, DOOR_ADMIN, api_wake, NULL},
 };
@@ -33,6 +34,8 @@ static const char *behind_prefix(const char *path)
         const size_t length = strlen(prefixes[i]);
         if (strncmp(path, prefixes[i], length) == 0 && path[length] == '/')
             return path + length;
+        if (strcmp(path, prefixes[i]) == 0) /* the base that a client was told */
+            return "/";
     }
     return path;
 }
