@@ -26,8 +26,7 @@ expect(["help"], 0, out="Usage: quire COMMAND")
 expect([], 2, err="Usage: quire COMMAND")
 expect(["txet"], 2, err="unknown command txet; the nearest is text")
 expect(["--verison"], 2, err="unknown option --verison; the nearest is --version")
-for line in (["serve"], ["serve", "--help"], ["help", "serve"]):
-    expect(line, 2, err="quire: serve, the server, is not built yet\n")
+expect(["serve"], 2, err="--model DIR is missing")
 expect(["help", "txet"], 2, err="the nearest is text")
 
 # Every command in the list explains itself, and knows what it does not know.
