@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -74,6 +75,16 @@ static void wait_for_end(struct server *s, int signals, bool quiet)
     close(d.done[0]);
 }
 
+/* A connection is an open file: as many as the system lets this process have. */
+static void raise_file_limit(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+        files.rlim_cur = files.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &files);
+    }
+}
+
 static qr_status serve(struct serve_options *o, qr_error *err)
 {
     struct loaded l = {0};
@@ -82,6 +93,7 @@ static qr_status serve(struct serve_options *o, qr_error *err)
     const int waiting = catch_signals(&signals);
     if (waiting < 0)
         return qr_fail(err, QR_IO, "cannot wait for signals");
+    raise_file_limit();
     if (o->model.max_num_seqs == 0)
         o->model.max_num_seqs = 16;
     o->serve.aliases = o->aliases.items;

@@ -77,7 +77,7 @@ class Served:
     def metric(self, name):
         text = self.ask("GET", "/metrics")[2].decode()
         for line in text.splitlines():
-            if line.startswith(f"quire_{name} ") or line.startswith(f"quire_{name}{{"):
+            if line.startswith(f"quire_{name} "):
                 return float(line.rsplit(" ", 1)[1])
         return None
 
