@@ -99,6 +99,8 @@ static qr_status serve(struct serve_options *o, qr_error *err)
     o->serve.aliases = o->aliases.items;
     o->serve.alias_count = o->aliases.count;
     o->serve.chat.thinking = o->thinking;
+    const struct qr_log log = model_options_log(&o->model);
+    o->serve.log = &log;
     qr_status st = loaded_open(&o->model, &l, err);
     if (st == QR_OK)
         st = server_open(&o->serve, l.model, l.engine, &server, err);
@@ -156,6 +158,8 @@ int command_serve(int argc, char **argv)
          .help = "the name of a message's reasoning; default reasoning_content"},
         {.name = "vendor-sampling", .kind = OPTION_FLAG, .target = &o.serve.vendor_sampling,
          .help = "pass over what requests say of sampling while the model thinks"},
+        {.name = "ignore-server-tools", .kind = OPTION_FLAG, .target = &o.serve.ignore_server_tools,
+         .help = "pass over tools of Anthropic's service in requests instead of refusing them"},
         {.name = "vendor-extensions", .kind = OPTION_FLAG, .target = &o.serve.chat.vendor_extensions,
          .help = "read the vendor's own members of messages"},
         {.name = "lenient-tools", .kind = OPTION_FLAG, .target = &o.serve.chat.lenient_tools,

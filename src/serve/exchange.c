@@ -28,6 +28,8 @@ enum MHD_Result exchange_queue(struct exchange *x, int status, struct MHD_Respon
     if (!response)
         return MHD_NO;
     MHD_add_response_header(response, "x-request-id", x->request_id);
+    if (server_tongue(x->route) == TONGUE_ANTHROPIC)
+        MHD_add_response_header(response, "request-id", x->request_id);
     add_cors(x, response);
     const enum MHD_Result queued = MHD_queue_response(x->connection, (unsigned)status, response);
     MHD_destroy_response(response);
@@ -86,7 +88,7 @@ enum MHD_Result exchange_refuse(struct exchange *x, const struct refusal *refusa
         snprintf(seconds, sizeof seconds, "%d", refusal->retry_after);
         MHD_add_response_header(r, "retry-after", seconds);
     }
-    return exchange_queue(x, refusal->status, r);
+    return exchange_queue(x, refusal_status(refusal, server_tongue(x->route)), r);
 }
 
 /* Brackets that are open at once; strings are looked over. */

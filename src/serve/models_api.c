@@ -3,6 +3,7 @@
 
 #include "serve/api.h"
 #include "serve/server.h"
+#include "serve/translation.h"
 
 static const char *const usual_names[] = {"deepseek-v4-flash", "deepseek-flash", "deepseek-v4.1-flash", "deepseek-chat",
                                           "deepseek-reasoner"};
@@ -15,11 +16,7 @@ static bool same(const char *name, const char *asked, size_t length)
 
 bool server_knows(const struct server *s, const char *model, size_t length, bool anthropic)
 {
-    static const char wide[] = "[1m]";
-    while (length && model[length - 1] == '/')
-        length--;
-    if (length > sizeof wide - 1 && memcmp(model + length - (sizeof wide - 1), wide, sizeof wide - 1) == 0)
-        length -= sizeof wide - 1;
+    length = model_name_length(model, length);
     bool known = same(s->name, model, length) || same(s->info.name, model, length);
     for (size_t i = 0; i < USUAL_NAMES; i++)
         known |= same(usual_names[i], model, length);

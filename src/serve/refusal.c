@@ -56,6 +56,11 @@ bool refuse_member(struct refusal *out, qr_status st, const qr_error *err)
     return refuse(out, http_status(st), NULL, param, "%s", err->message);
 }
 
+int refusal_status(const struct refusal *r, enum tongue tongue)
+{
+    return r->status == 503 && tongue == TONGUE_ANTHROPIC ? 529 : r->status;
+}
+
 const char *refusal_type(const struct refusal *r, enum tongue tongue)
 {
     const bool anthropic = tongue == TONGUE_ANTHROPIC;

@@ -26,6 +26,8 @@ bool refuse_for(struct refusal *out, qr_status st, const qr_error *err, const qr
 /* From what serve/members.h said: "member: sentence". */
 bool refuse_member(struct refusal *out, qr_status st, const qr_error *err);
 
+/* The status of its answer: Anthropic has one of its own for a server that has no room. */
+int refusal_status(const struct refusal *r, enum tongue tongue);
 /* "rate_limit_error" */
 const char *refusal_type(const struct refusal *r, enum tongue tongue);
 /* The body: one JSON object. */

@@ -8,6 +8,8 @@
 static const struct route routes[] = {
     {"POST", "/chat/completions", TONGUE_OPENAI, DOOR_KEY, api_chat, job_resume},
     {"POST", "/completions", TONGUE_OPENAI, DOOR_KEY, api_completions, job_resume},
+    {"POST", "/messages", TONGUE_ANTHROPIC, DOOR_KEY, api_messages, job_resume},
+    {"POST", "/messages/count_tokens", TONGUE_ANTHROPIC, DOOR_KEY, api_count_tokens, NULL},
     {"GET", "/models", TONGUE_OPENAI, DOOR_MODELS, api_models, NULL},
     {"GET", "/models/*", TONGUE_OPENAI, DOOR_MODELS, api_model, NULL},
     {"POST", "/tokenize", TONGUE_OPENAI, DOOR_KEY, api_tokenize, NULL},

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/log.h"
 #include "serve/counters.h"
 #include "serve/keeper.h"
 #include "serve/keys.h"
@@ -31,6 +32,7 @@ struct serve_settings {
     bool vendor_sampling, ignore_server_tools, nonstream_keepalive, metrics_alias_vllm;
     double drain_seconds;
     qr_chat_options chat;
+    const struct qr_log *log;      /* of what requests want and do not get; NULL: nowhere */
 };
 #define SERVE_SETTINGS_DEFAULT                                                                                         \
     {.host = "127.0.0.1", .port = 8080, .most_waiting = 256, .most_connections = 2048,                                 \
