@@ -8,6 +8,7 @@ enum MHD_Result api_chat(struct exchange *x);
 enum MHD_Result api_completions(struct exchange *x);
 enum MHD_Result api_messages(struct exchange *x);
 enum MHD_Result api_count_tokens(struct exchange *x);
+enum MHD_Result api_responses(struct exchange *x);
 enum MHD_Result api_models(struct exchange *x);
 enum MHD_Result api_model(struct exchange *x);
 enum MHD_Result api_tokenize(struct exchange *x);

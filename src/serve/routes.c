@@ -10,6 +10,7 @@ static const struct route routes[] = {
     {"POST", "/completions", TONGUE_OPENAI, DOOR_KEY, api_completions, job_resume},
     {"POST", "/messages", TONGUE_ANTHROPIC, DOOR_KEY, api_messages, job_resume},
     {"POST", "/messages/count_tokens", TONGUE_ANTHROPIC, DOOR_KEY, api_count_tokens, NULL},
+    {"POST", "/responses", TONGUE_OPENAI, DOOR_KEY, api_responses, job_resume},
     {"GET", "/models", TONGUE_OPENAI, DOOR_MODELS, api_models, NULL},
     {"GET", "/models/*", TONGUE_OPENAI, DOOR_MODELS, api_model, NULL},
     {"POST", "/tokenize", TONGUE_OPENAI, DOOR_KEY, api_tokenize, NULL},

@@ -1,0 +1,158 @@
+#include "serve/responses_read.h"
+
+#include <string.h>
+
+#include "serve/members.h"
+#include "serve/responses_items.h"
+
+/* Bodies are repeated inside of events, which writers nest so deep and no deeper. */
+enum { MOST_LEVELS = 120 };
+
+static int levels_of(const struct json *value)
+{
+    int most = 0;
+    if (value->kind != JSON_ARRAY && value->kind != JSON_OBJECT)
+        return 0;
+    for (const struct json *child = value->child; child; child = child->next) {
+        const int levels = levels_of(child);
+        most = levels > most ? levels : most;
+    }
+    return most + 1;
+}
+
+/* ---- what is not here ---- */
+
+static bool refuse_member_of(const char *name, const char *why, struct refusal *refusal)
+{
+    return refuse(refusal, 400, "unsupported_parameter", name, "%s: %s", name, why);
+}
+
+/* Nothing is stored here, and nothing goes on after its answer. */
+static bool check_unbuilt(const struct json *body, struct refusal *refusal)
+{
+    static const char *const stored[] = {"previous_response_id", "conversation", "prompt"};
+    bool background = false;
+    int64_t top = 0;
+    for (size_t i = 0; i < sizeof stored / sizeof *stored; i++)
+        if (member(body, stored[i]))
+            return refuse_member_of(stored[i], "nothing is stored here: send all of it as input", refusal);
+    if (json_bool(member(body, "background"), &background) && background)
+        return refuse_member_of("background", "answers are made while the client waits", refusal);
+    const struct json *logprobs = member(body, "top_logprobs");
+    if (logprobs && (!json_int64(logprobs, &top) || top != 0))
+        return refuse_member_of("top_logprobs", "log probabilities are told by /v1/chat/completions", refusal);
+    return true;
+}
+
+static bool read_include(const struct json *include, struct responses_asked *out, struct refusal *refusal)
+{
+    if (!include)
+        return true;
+    if (include->kind != JSON_ARRAY)
+        return refuse(refusal, 400, NULL, "include", "include: wanted a list of strings");
+    for (const struct json *what = include->child; what; what = what->next) {
+        if (json_equals(what, "message.output_text.logprobs"))
+            return refuse_member_of("include", "log probabilities are told by /v1/chat/completions", refusal);
+        out->encrypted |= json_equals(what, "reasoning.encrypted_content");
+    }
+    return true;
+}
+
+/* ---- members ---- */
+
+static bool write_reasoning(const struct json *reasoning, struct json_writer *w, struct responses_asked *out, struct refusal *refusal)
+{
+    static const char *const kinds[] = {"auto", "concise", "detailed"};
+    const struct json *summary = member(reasoning, "summary");
+    if (!reasoning)
+        return true;
+    if (reasoning->kind != JSON_OBJECT)
+        return refuse(refusal, 400, NULL, "reasoning", "reasoning: wanted an object");
+    if (!summary)
+        summary = member(reasoning, "generate_summary");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        out->summary |= json_equals(summary, kinds[i]);
+    if (summary && !out->summary && !json_equals(summary, "none"))
+        return refuse(refusal, 400, NULL, "reasoning.summary", "reasoning.summary: wanted auto, concise, detailed or none");
+    if (!member(reasoning, "effort"))
+        return true;
+    json_w_key(w, "reasoning");
+    json_w_object(w);
+    copy_member(reasoning, "effort", w, "effort");
+    json_w_end_object(w);
+    return true;
+}
+
+static bool write_format(const struct json *text, struct json_writer *w, struct refusal *refusal)
+{
+    const struct json *format = member(text, "format");
+    if (text && text->kind != JSON_OBJECT)
+        return refuse(refusal, 400, NULL, "text", "text: wanted an object");
+    if (!format)
+        return true;
+    if (!type_of(format))
+        return refuse(refusal, 400, NULL, "text.format", "text.format: wanted an object with a string \"type\"");
+    json_w_key(w, "response_format");
+    json_w_object(w);
+    copy_member(format, "type", w, "type");
+    if (json_equals(type_of(format), "json_schema")) {
+        json_w_key(w, "json_schema");
+        json_w_object(w);
+        copy_member(format, "name", w, "name");
+        copy_member(format, "strict", w, "strict");
+        copy_member(format, "schema", w, "schema");
+        json_w_end_object(w);
+    }
+    json_w_end_object(w);
+    return true;
+}
+
+static bool write_limit(const struct json *body, struct json_writer *w, struct refusal *refusal)
+{
+    static const char name[] = "max_output_tokens";
+    qr_error err = {0};
+    int32_t most = 0;
+    const qr_status st = member_int(body, name, 1, INT32_MAX, &most, &err);
+    if (st != QR_OK)
+        return refuse_member(refusal, st, &err);
+    copy_member(body, name, w, "max_tokens");
+    return true;
+}
+
+static bool check_metadata(const struct json *metadata, struct refusal *refusal)
+{
+    bool good = !metadata || metadata->kind == JSON_OBJECT;
+    for (const struct json *m = metadata ? metadata->child : NULL; m; m = m->next)
+        good &= m->kind == JSON_STRING;
+    return good || refuse(refusal, 400, NULL, "metadata", "metadata: wanted an object of strings");
+}
+
+static void write_plain_members(const struct json *body, struct json_writer *w)
+{
+    static const char *const names[] = {"temperature", "top_p", "stream", "parallel_tool_calls"};
+    const struct json *model = member(body, "model");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        copy_member(body, names[i], w, names[i]);
+    if (model && model->kind == JSON_STRING)
+        json_w_member_string_n(w, "model", model->text, model_name_length(model->text, model->length));
+    else
+        copy_member(body, "model", w, "model");
+}
+
+bool responses_read(const struct json *body, const struct qr_log *log, struct translation *t, struct responses_asked *out,
+                    struct refusal *refusal)
+{
+    *out = (struct responses_asked){.summary = false};
+    if (!check_unbuilt(body, refusal))
+        return false;
+    if (levels_of(body) > MOST_LEVELS)
+        return refuse(refusal, 400, NULL, NULL, "the request's body: JSON nested deeper than %d", MOST_LEVELS);
+    if (!translation_open(t, "input", "text.format", refusal))
+        return false;
+    write_plain_members(body, t->w);
+    return read_include(member(body, "include"), out, refusal) && check_metadata(member(body, "metadata"), refusal) &&
+           write_limit(body, t->w, refusal) && write_reasoning(member(body, "reasoning"), t->w, out, refusal) &&
+           write_format(member(body, "text"), t->w, refusal) && response_tools_write(body, log, t, &out->tools, refusal) &&
+           response_choice_write(member(body, "tool_choice"), t->w, refusal) && response_items_write(body, t, refusal) &&
+           translation_finish(t, refusal);
+}
