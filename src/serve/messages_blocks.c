@@ -140,7 +140,7 @@ static bool write_system(struct translation *t, const struct json *system, struc
 
 /* A picture as chats say it; without an address where the client's says none that can be read: the chat request, which knows
  * whether the model sees, answers for it. */
-static void write_image(struct json_writer *w, const struct json *block)
+static void write_image(const struct reader *r, const struct json *block)
 {
     const struct json *source = member(block, "source"), *type = string_member(source, "media_type"),
                       *data = string_member(source, "data"), *url = string_member(source, "url");
@@ -153,11 +153,13 @@ static void write_image(struct json_writer *w, const struct json *block)
     } else if (is(source, "url") && url) {
         buffer_append(&address, url->text, url->length);
     }
-    json_w_object(w);
-    json_w_member_string(w, "type", "image");
+    if (address.failed)
+        translation_lost(r->t);
+    json_w_object(r->w);
+    json_w_member_string(r->w, "type", "image");
     if (address.length)
-        json_w_member_string_n(w, "image", address.data, address.length);
-    json_w_end_object(w);
+        json_w_member_string_n(r->w, "image", address.data, address.length);
+    json_w_end_object(r->w);
     buffer_free(&address);
 }
 
@@ -192,7 +194,7 @@ static bool write_result_parts(const struct reader *r, const struct json *conten
         if (!type)
             return wrong_block(r, number, "a block of the tool_result is no object with a string \"type\"");
         if (is(part, "image"))
-            write_image(r->w, part);
+            write_image(r, part);
         else if (!is(part, "text"))
             part_bare(r->w, type);
         else if (!write_text(r, part, number))
@@ -238,7 +240,7 @@ static bool write_user_parts(const struct reader *r, const struct json *blocks)
         if (is(block, "tool_result"))
             continue;
         if (is(block, "image"))
-            write_image(r->w, block);
+            write_image(r, block);
         else if (!is(block, "text"))
             return refuse_block(r, block, i);
         else if (!write_text(r, block, i))
@@ -357,7 +359,7 @@ static bool write_assistant_parts(const struct reader *r, const struct json *blo
         if (is(block, "thinking") || is(block, "redacted_thinking") || is(block, "tool_use"))
             continue;
         if (is(block, "image"))
-            write_image(r->w, block);
+            write_image(r, block);
         else if (!is(block, "text"))
             return refuse_block(r, block, i);
         else if (!write_text(r, block, i))

@@ -54,6 +54,7 @@ static void write_signature(const struct job *job, const char *text, size_t leng
     buffer_puts(&signature, SIGNATURE_START);
     if (way(job)->hides_thinking)
         base64_encode(&signature, text, length);
+    way(job)->failed |= signature.failed;
     json_w_member_string_n(w, "signature", text_of(&signature), signature.length);
     buffer_free(&signature);
 }
@@ -85,6 +86,7 @@ static void close_event(struct job *job, const char *type, struct json_writer *w
 {
     json_w_end_object(w);
     job_event(job, type, w);
+    job->out.failed |= way(job)->failed;
     json_writer_close(w);
 }
 
@@ -327,6 +329,8 @@ static void body(struct job *job, struct json_writer *w)
     write_stop(job, w);
     write_usage(job, w);
     json_w_end_object(w);
+    if (way(job)->failed)
+        json_writer_reset(w); /* an answer without a text is an error of the server */
 }
 
 static void close_way(struct job *job) { qr_free(job->own); }

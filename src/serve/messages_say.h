@@ -8,6 +8,7 @@ enum said_block { BLOCK_NONE, BLOCK_THINKING, BLOCK_TEXT, BLOCK_TOOL };
 
 /* job->own of the dialect; qr_calloc. */
 struct messages_way {
+    bool failed;            /* something had no memory */
     bool hides_thinking;    /* the reasoning is in the signature alone */
     int blocks;             /* of a stream: begun so far, */
     enum said_block open;   /* the one that the last of them is while it goes on, */

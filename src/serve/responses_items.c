@@ -133,16 +133,17 @@ static bool write_message(struct reader *r)
     return wrong(r, ".role", "wanted user, assistant, system or developer");
 }
 
-static void write_tool_list(const struct json *tools, struct json_writer *w)
+/* The tools that were found, as the text of the result. */
+static void write_tool_list(const struct reader *r, const struct json *tools)
 {
     struct json_writer *inner = tools ? json_writer_open(false) : NULL;
     const char *text = "";
     size_t length = 0;
-    if (inner) {
+    if (inner)
         json_w_value(inner, tools);
-        (void)json_finish(inner, &text, &length, NULL);
-    }
-    json_w_member_string_n(w, "content", text, length);
+    if (tools && (!inner || json_finish(inner, &text, &length, NULL) != QR_OK))
+        translation_lost(r->t);
+    json_w_member_string_n(r->w, "content", text, length);
     json_writer_close(inner);
 }
 
@@ -153,7 +154,7 @@ static bool write_result(struct reader *r)
     if (id)
         json_w_member_string_n(r->w, "tool_call_id", id->text, id->length);
     if (is(r->item, "tool_search_output"))
-        write_tool_list(member(r->item, "tools"), r->w);
+        write_tool_list(r, member(r->item, "tools"));
     else if (!write_content(r, member(r->item, "output"), ".output"))
         return false;
     json_w_end_object(r->w);

@@ -40,7 +40,7 @@ struct response_item *item_open(struct job *job, enum item_kind kind)
     struct responses_way *way = responses_way_of(job);
     const struct choice *c = &job->choices[0];
     if (!array_grow(&way->items, &way->room, way->count, sizeof *way->items)) {
-        way->failed = job->out.failed = true;
+        way->failed = true;
         return NULL;
     }
     struct response_item *item = &way->items[way->count++];
@@ -105,8 +105,9 @@ static void write_hidden(const struct job *job, const struct response_item *item
     struct buffer hidden = {0};
     size_t length;
     const char *text = item_text(job, item, &length);
-    if (base64_encode(&hidden, text, length))
-        json_w_member_string_n(w, "encrypted_content", hidden.data, hidden.length);
+    base64_encode(&hidden, text, length);
+    responses_way_of(job)->failed |= hidden.failed;
+    json_w_member_string_n(w, "encrypted_content", text_of(&hidden), hidden.length);
     buffer_free(&hidden);
 }
 
@@ -135,11 +136,12 @@ static void write_name(const struct said_call *call, const struct response_tool 
         json_w_member_string_n(w, "namespace", call->name.data, space);
 }
 
-static void write_input(const struct response_item *item, const struct said_call *call, struct json_writer *w)
+static void write_input(const struct job *job, const struct response_item *item, const struct said_call *call, struct json_writer *w)
 {
     struct buffer text = {0};
     if (item->state != ITEM_GOES_ON)
         custom_input_of(text_of(&call->arguments), call->arguments.length, &text);
+    responses_way_of(job)->failed |= text.failed;
     json_w_member_string_n(w, "input", text_of(&text), text.length);
     buffer_free(&text);
 }
@@ -164,7 +166,7 @@ static void write_call(const struct job *job, const struct response_item *item, 
     }
     write_name(call, item->tool, w);
     if (item_form(item) == TOOL_CUSTOM)
-        write_input(item, call, w);
+        write_input(job, item, call, w);
     else
         json_w_member_string_n(w, "arguments", text_of(&call->arguments), item->state == ITEM_GOES_ON ? 0 : call->arguments.length);
 }

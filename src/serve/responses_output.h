@@ -25,7 +25,7 @@ struct responses_way {
     struct responses_asked asked;
     struct response_item *items;
     size_t count, room;
-    bool failed;                       /* there was no memory for an item */
+    bool failed;                       /* something had no memory */
     struct custom_input custom;        /* of the free-form call that goes on, `custom_said` bytes of it told */
     size_t custom_said;
     int64_t sequence;                  /* number of the next event */

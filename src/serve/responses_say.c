@@ -25,6 +25,7 @@ static void close_event(struct job *job, const char *type, struct json_writer *w
 {
     json_w_end_object(w);
     job_event(job, type, w);
+    job->out.failed |= way(job)->failed;
     json_writer_close(w);
 }
 
@@ -164,7 +165,7 @@ static void end_custom(struct job *job, const struct response_item *item, const 
 {
     struct buffer whole = {0};
     custom_input_of(arguments->data ? arguments->data : "", arguments->length, &whole);
-    job->out.failed |= whole.failed || way(job)->custom.text.failed;
+    way(job)->failed |= whole.failed || way(job)->custom.text.failed;
     say_custom(job, item, &whole);
     say_arguments(job, "response.custom_tool_call_input.done", "input", item, whole.data ? whole.data : "", whole.length);
     buffer_free(&whole);
@@ -280,8 +281,9 @@ static void fail(struct job *job, const struct refusal *refusal) { say_response(
 
 static void body(struct job *job, struct json_writer *w)
 {
-    if (!way(job)->failed) /* else the writer holds nothing, which is an error of the server */
-        response_write(job, response_status(job), NULL, w);
+    response_write(job, response_status(job), NULL, w);
+    if (way(job)->failed)
+        json_writer_reset(w); /* an answer without a text is an error of the server */
 }
 
 static void close_way(struct job *job) { responses_way_free(job->own); }

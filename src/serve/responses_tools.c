@@ -87,7 +87,7 @@ static bool remember(struct reader *r, const struct json *space, const char *nam
 /* ---- one tool ---- */
 
 /* The grammar that a free-form text follows, for the model to read. */
-static void write_grammar(const struct json *format, struct json_writer *w)
+static void write_grammar(const struct reader *r, const struct json *format)
 {
     const struct json *syntax = string_member(format, "syntax"), *definition = string_member(format, "definition");
     struct buffer text = {0};
@@ -95,13 +95,16 @@ static void write_grammar(const struct json *format, struct json_writer *w)
         return;
     buffer_printf(&text, "Follows this grammar (%s):\n", syntax ? syntax->text : "lark");
     buffer_append(&text, definition->text, definition->length);
-    if (!text.failed)
-        json_w_member_string_n(w, "description", text.data, text.length);
+    if (text.failed)
+        translation_lost(r->t);
+    else
+        json_w_member_string_n(r->w, "description", text.data, text.length);
     buffer_free(&text);
 }
 
-static void write_one_string(const struct json *format, struct json_writer *w)
+static void write_one_string(const struct reader *r, const struct json *format)
 {
+    struct json_writer *w = r->w;
     json_w_key(w, "parameters");
     json_w_object(w);
     json_w_member_string(w, "type", "object");
@@ -110,7 +113,7 @@ static void write_one_string(const struct json *format, struct json_writer *w)
     json_w_key(w, "input");
     json_w_object(w);
     json_w_member_string(w, "type", "string");
-    write_grammar(format, w);
+    write_grammar(r, format);
     json_w_end_object(w);
     json_w_end_object(w);
     json_w_key(w, "required");
@@ -132,14 +135,15 @@ static void write_space(const struct json *space, struct json_writer *w)
     json_w_end_object(w);
 }
 
-static void write_function(const struct json *tool, const char *name, enum tool_form form, struct json_writer *w)
+static void write_function(const struct reader *r, const struct json *tool, const char *name, enum tool_form form)
 {
+    struct json_writer *w = r->w;
     json_w_key(w, "function");
     json_w_object(w);
     json_w_member_string(w, "name", name);
     copy_member(tool, "description", w, "description");
     if (form == TOOL_CUSTOM || (form == TOOL_SEARCH && !member(tool, "parameters")))
-        write_one_string(member(tool, "format"), w);
+        write_one_string(r, member(tool, "format"));
     else
         copy_member(tool, "parameters", w, "parameters");
     json_w_end_object(w);
@@ -165,7 +169,7 @@ static bool add_tool(struct reader *r, const struct json *tool, const struct jso
     json_w_member_string(r->w, "type", "function");
     copy_member(tool, "strict", r->w, "strict");
     write_space(space, r->w);
-    write_function(tool, name, form, r->w);
+    write_function(r, tool, name, form);
     json_w_end_object(r->w);
     return true;
 }

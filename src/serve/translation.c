@@ -17,7 +17,7 @@ bool translation_open(struct translation *t, const char *list, const char *forma
 
 void translation_message(struct translation *t, struct place from) { buffer_append(&t->messages, &from, sizeof from); }
 void translation_tool(struct translation *t, struct place from) { buffer_append(&t->tools, &from, sizeof from); }
-size_t translation_tools(const struct translation *t) { return t->tools.length / sizeof(struct place); }
+void translation_lost(struct translation *t) { t->messages.failed = true; }
 
 bool translation_finish(struct translation *t, struct refusal *refusal)
 {

@@ -28,7 +28,8 @@ bool translation_open(struct translation *t, const char *list, const char *forma
 /* The next message or tool of the chat request is made of this. */
 void translation_message(struct translation *t, struct place from);
 void translation_tool(struct translation *t, struct place from);
-size_t translation_tools(const struct translation *t); /* how many there are */
+/* Something had no memory: translation_finish will say so. */
+void translation_lost(struct translation *t);
 /* Closes the object. */
 bool translation_finish(struct translation *t, struct refusal *refusal);
 void translation_free(struct translation *t);
