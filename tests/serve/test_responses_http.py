@@ -1,0 +1,166 @@
+# label: release
+"""Responses over HTTP (protocol.md 4.6): events to the letter, and the final object repeats what they have told."""
+import base64
+import json
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.environ["QUIRE_SOURCE"], "tests", "support"))
+from served import Faults, Served  # noqa: E402
+
+f = Faults()
+PATH = "/v1/responses"
+HELLO = {"model": "tiny-v41", "max_output_tokens": 60, "temperature": 0, "input": "hi"}
+WEATHER = {"type": "function", "name": "get_weather", "description": "The weather of a city.", "strict": False,
+           "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}
+ASK = {**HELLO, "max_output_tokens": 200, "tools": [WEATHER], "input": [{"role": "user", "content": "What is the weather in Paris?"}]}
+OFF = {"reasoning": {"effort": "none"}}
+RESPONSE = {"id", "object", "created_at", "status", "model", "output", "usage", "error", "incomplete_details", "tools", "tool_choice", "temperature", "top_p",
+            "parallel_tool_calls", "metadata"}
+
+
+class Told:
+    """Reads events one by one, each where it may stand."""
+
+    def __init__(self, what, events):
+        self.what, self.events, self.at = what, events, 0
+        for i, (name, data) in enumerate(events):
+            f.expect(f"{what}: type and number", name == data["type"] and data["sequence_number"] == i, data)
+
+    def next(self, kind, **members):
+        name, data = self.events[self.at] if self.at < len(self.events) else ("nothing", {})
+        self.at += 1
+        if name != "response." + kind:
+            raise AssertionError(f"{self.what}: {name}, wanted {kind}")
+        for key, value in members.items():
+            f.expect(f"{self.what}: {kind}: {key}", data.get(key) == value, data)
+        return data
+
+    def is_next(self, kind):
+        return self.at < len(self.events) and self.events[self.at][0] == "response." + kind
+
+
+def text_item(told, i, item, delta, done, place, part=None):
+    about = {"item_id": item["id"], "output_index": i, place: 0}
+    if part:
+        f.expect("its part begins empty", told.next(part + ".added", **about)["part"]["text"] == "", i)
+    text = ""
+    while told.is_next(delta):
+        piece = told.next(delta, **about)
+        f.expect("logprobs", ("logprobs" in piece) == (item["type"] == "message") and piece.get("logprobs", []) == [], piece)
+        text += piece["delta"]
+    told.next(done, **about, text=text)
+    if part:
+        f.expect("its part is the text", told.next(part + ".done", **about)["part"]["text"] == text, text)
+    return text
+
+
+def call_item(told, i, item, kind, key):
+    text = ""
+    while told.is_next(kind + ".delta"):
+        text += told.next(kind + ".delta", item_id=item["id"], output_index=i)["delta"]
+    told.next(kind + ".done", item_id=item["id"], output_index=i, **{key: text})
+    return text
+
+
+def items_of(told):
+    """The items that a stream tells."""
+    items = []
+    while told.is_next("output_item.added"):
+        i = len(items)
+        item = told.next("output_item.added", output_index=i)["item"]
+        f.expect("it goes on", item["status"] == "in_progress", item)
+        if item["type"] == "reasoning":
+            summary = told.is_next("reasoning_summary_part.added")
+            text = (text_item(told, i, item, "reasoning_summary_text.delta", "reasoning_summary_text.done", "summary_index", "reasoning_summary_part") if summary
+                    else text_item(told, i, item, "reasoning_text.delta", "reasoning_text.done", "content_index"))
+        elif item["type"] == "message":
+            text = text_item(told, i, item, "output_text.delta", "output_text.done", "content_index", "content_part")
+        elif item["type"] == "function_call":
+            text = call_item(told, i, item, "function_call_arguments", "arguments")
+        else:
+            text = call_item(told, i, item, "custom_tool_call_input", "input")
+        whole = told.next("output_item.done", output_index=i)["item"]
+        f.expect("one id", whole["id"] == item["id"], whole)
+        f.expect("the item holds the text", text in (whole.get("arguments"), whole.get("input")) or any(p["text"] == text for p in whole.get("content", []) + whole.get("summary", [])), whole)
+        items.append(whole)
+    return items
+
+
+def told_by(what, events):
+    told = Told(what, events)
+    for kind in ("created", "in_progress"):
+        response = told.next(kind)["response"]
+        f.expect(f"{what}: {kind}", response["status"] == "in_progress" and response["output"] == [] and RESPONSE <= set(response), response)
+    items = items_of(told)
+    last = told.events[told.at][0].split(".")[1]
+    response = told.next(last)["response"]
+    f.expect(f"{what}: it ends", told.at == len(events) and last == response["status"], (last, response["status"]))
+    f.expect(f"{what}: the output is what was told", response["output"] == items, (response["output"], items))
+    return response
+
+
+def comparable(response):
+    return {**{k: v for k, v in response.items() if k not in ("id", "created_at", "usage")}, "usage": response["usage"]["output_tokens"],
+            "output": [{k: v for k, v in item.items() if k not in ("id", "call_id")} for item in response["output"]]}
+
+
+def wholes_and_pieces(s):
+    custom = {"type": "custom", "name": "get_weather", "description": "The weather of a city."}
+    space = {"type": "namespace", "name": "city", "description": "Of cities.", "tools": [WEATHER]}
+    for what, body, kinds, status in (
+            ("a greeting", HELLO, ["reasoning", "message"], "completed"), ("without reasoning", {**HELLO, **OFF}, ["message"], "completed"),
+            ("a summary", {**HELLO, "reasoning": {"summary": "auto", "effort": "low"}, "include": ["reasoning.encrypted_content"]}, ["reasoning", "message"], "completed"),
+            ("a call", ASK, ["reasoning", "function_call"], "completed"), ("a free-form call", {**ASK, "tools": [{"type": "web_search"}, custom]}, ["reasoning", "custom_tool_call"], "completed"),
+            ("a namespace", {**ASK, "tools": [space]}, None, "completed"), ("few tokens", {**HELLO, "max_output_tokens": 3}, ["reasoning"], "incomplete")):
+        code, _, said = s.post(PATH, body)
+        f.expect(what, code == 200 and said["object"] == "response" and RESPONSE <= set(said) and said["id"].startswith("resp_") and said["store"] is False, said)
+        f.expect(f"{what}: items", kinds is None or [i["type"] for i in said["output"]] == kinds, said["output"])
+        f.expect(f"{what}: status", said["status"] == status and (said["incomplete_details"] == {"reason": "max_output_tokens"}) == (status == "incomplete"), said)
+        f.expect(f"{what}: what was asked", said["tools"] == body.get("tools", []) and said["metadata"] == {} and said["temperature"] == 0, said)
+        pieces = told_by(what, s.stream(PATH, body))
+        f.expect(f"{what}: pieces and whole", comparable(pieces) == comparable(said), (pieces, said))
+    said = s.post(PATH, {**HELLO, "include": ["reasoning.encrypted_content"]})[2]["output"][0]
+    f.expect("hidden reasoning", base64.b64decode(said["encrypted_content"]).decode() == said["content"][0]["text"], said)
+    call = s.post(PATH, ASK)[2]["output"][-1]
+    f.expect("ids of a call", call["id"].startswith("fc_") and call["call_id"].startswith("call_") and call["id"][3:] != call["call_id"][5:], call)
+    f.expect("arguments", json.loads(call["arguments"]) == {"city": "Paris"}, call)
+    usage = s.post(PATH, HELLO)[2]["usage"]
+    f.expect("usage", usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"] and 0 < usage["output_tokens_details"]["reasoning_tokens"] < usage["output_tokens"]
+             and 0 <= usage["input_tokens_details"]["cached_tokens"] <= usage["input_tokens"], usage)
+
+
+def turns(s):
+    """What was said goes back as input: with its text, or with the hidden one alone, the prompt is that of the chat."""
+    said = s.post(PATH, {**ASK, "include": ["reasoning.encrypted_content"]})[2]["output"]
+    result = {"type": "function_call_output", "call_id": said[-1]["call_id"], "output": [{"type": "input_text", "text": "18 degrees"}]}
+    hidden = {k: v for k, v in said[0].items() if k != "content"}
+    chat = {"temperature": 0, "max_tokens": 1, "tools": [{"type": "function", "function": {k: WEATHER[k] for k in ("name", "description", "parameters")}}], "messages": ASK["input"] + [
+        {"role": "assistant", "content": "", "reasoning_content": said[0]["content"][0]["text"],
+         "tool_calls": [{"id": "1", "type": "function", "function": {"name": said[1]["name"], "arguments": said[1]["arguments"]}}]},
+        {"role": "tool", "tool_call_id": "1", "content": "18 degrees"}]}
+    wanted = s.post("/v1/chat/completions", chat)[2]["usage"]["prompt_tokens"]
+    for what, reasoning in (("shown", said[0]), ("hidden", hidden)):
+        again = s.post(PATH, {**ASK, "max_output_tokens": 1, "input": ASK["input"] + [reasoning, said[1], result]})[2]
+        f.expect(f"{what} reasoning", again["usage"]["input_tokens"] == wanted, (again["usage"], wanted))
+
+
+def refusals(s):
+    for what, body, param, code in (
+            ("stored", {**HELLO, "previous_response_id": "resp_1"}, "previous_response_id", "unsupported_parameter"), ("a conversation", {**HELLO, "conversation": "c"}, "conversation", "unsupported_parameter"),
+            ("in the background", {**HELLO, "background": True}, "background", "unsupported_parameter"), ("a model", {**HELLO, "model": "gpt"}, "model", "model_not_found"),
+            ("a shell", {**HELLO, "tools": [{"type": "local_shell"}]}, "tools[0]", None), ("a call of it", {**HELLO, "input": [{"type": "local_shell_call"}]}, "input[0]", None),
+            ("a picture", {**HELLO, "instructions": "x", "input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "data:x"}]}]},
+             "input[0].content[1]", "unsupported_content"), ("nothing", {**HELLO, "input": []}, "input", None), ("two of a name", {**HELLO, "tools": [{"type": "web_search"}, WEATHER, WEATHER]}, "tools[2]", None),
+            ("an effort", {**HELLO, "reasoning": {"effort": "huge"}}, "reasoning.effort", None), ("a schema", {**HELLO, "text": {"format": {"type": "xml"}}}, "text.format", None)):
+        for stream in (False, True):
+            status, _, said = s.post(PATH, {**body, "stream": stream})
+            f.expect(what, status == (404 if what == "a model" else 400) and said["error"]["param"] == param and said["error"]["code"] == code and param.split("[")[0] in said["error"]["message"], said)
+
+
+with Served("--max-num-seqs", "4") as s:
+    wholes_and_pieces(s)
+    turns(s)
+    refusals(s)
+f.expect("hosted tools are told of", "web_search" in s.said, s.said)
+sys.exit(1 if f.count else 0)
