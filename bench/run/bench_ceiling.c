@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "plan/settle.h"
 #include "run/forward.h"
-#include "tools/open_device.h"
+#include "ops/device.h"
 
 enum { CONTEXT = 2000, STEPS = 40, BLOCK = 128, BLOCKS = (CONTEXT + STEPS + 2 * BLOCK) / BLOCK };
 
@@ -40,7 +40,7 @@ static qr_status open_all(struct bench *b, const char *folder, int32_t ceiling, 
         }
     }
     if (st == QR_OK)
-        st = open_device("cpu", 0, NULL, &b->backend, err);
+        st = backend_open("cpu", 0, NULL, &b->backend, err);
     if (st != QR_OK)
         return st;
     const struct runner_options options = {

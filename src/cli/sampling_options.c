@@ -42,8 +42,8 @@ qr_status request_from_options(const qr_model *model, const struct sampling_opti
 
 static qr_status read_prompt(const qr_model *model, const struct json *line, struct request_text *out, qr_error *err)
 {
-    const struct json *tokens = member(line, "tokens"), *prompt = member(line, "prompt");
-    if ((tokens != NULL) + (prompt != NULL) + (member(line, "messages") != NULL) != 1)
+    const struct json *tokens = member_of(line, "tokens"), *prompt = member_of(line, "prompt");
+    if ((tokens != NULL) + (prompt != NULL) + (member_of(line, "messages") != NULL) != 1)
         return qr_fail(err, QR_BAD_REQUEST, "prompt: wanted exactly one of tokens, prompt and messages");
     if (tokens)
         return member_ids(line, "tokens", &out->tokens.data, &out->tokens.count, err);

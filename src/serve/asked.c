@@ -9,7 +9,7 @@ enum { MOST_ANSWERS = 16, MOST_STOPS = 16 };
 
 static bool check_model(struct exchange *x, const struct json *body, struct refusal *refusal)
 {
-    const struct json *model = member(body, "model");
+    const struct json *model = member_of(body, "model");
     if (!model)
         return true;
     if (model->kind != JSON_STRING)
@@ -26,10 +26,10 @@ static bool check_unbuilt(const struct json *body, struct refusal *refusal)
     static const char *const names[] = {"allowed_token_ids", "bad_words", "guided_grammar", "functions", "function_call", "audio",
                                         "use_beam_search", "truncate_prompt_tokens"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (member(body, names[i]))
+        if (member_of(body, names[i]))
             return refuse(refusal, 400, "unsupported_parameter", names[i],
                           "%s: is not built, and an answer without it is not what was asked for", names[i]);
-    const struct json *modalities = member(body, "modalities");
+    const struct json *modalities = member_of(body, "modalities");
     for (const struct json *m = modalities ? modalities->child : NULL; m; m = m->next)
         if (!json_equals(m, "text"))
             return refuse(refusal, 400, "unsupported_parameter", "modalities", "modalities: only text is spoken here");
@@ -39,7 +39,7 @@ static bool check_unbuilt(const struct json *body, struct refusal *refusal)
 static bool read_flags(const struct json *body, struct asked *a, struct refusal *refusal)
 {
     qr_error err = {0};
-    const struct json *options = member(body, "stream_options");
+    const struct json *options = member_of(body, "stream_options");
     qr_status st = member_bool(body, "stream", &a->stream, &err);
     if (st == QR_OK && options)
         st = member_bool(options, "include_usage", &a->include_usage, &err);

@@ -8,7 +8,7 @@ enum { MOST_TOP = 20 };
 /* "logprobs": true, and how many beside the chosen one. */
 static bool read_logprobs(const struct json *body, qr_request *q, struct refusal *refusal)
 {
-    const struct json *top = member(body, "top_logprobs");
+    const struct json *top = member_of(body, "top_logprobs");
     int64_t n = 0;
     if (!top)
         return true;

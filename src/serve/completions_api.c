@@ -39,7 +39,7 @@ static bool is_single(const struct json *prompt)
 
 static bool read_prompts(const struct server *s, const struct json *body, struct completion *c, struct refusal *refusal)
 {
-    const struct json *prompt = member(body, "prompt");
+    const struct json *prompt = member_of(body, "prompt");
     qr_error err = {0};
     bool special = true;
     const qr_status st = member_bool(body, "add_special_tokens", &special, &err);
@@ -70,7 +70,7 @@ static bool read_prompts(const struct server *s, const struct json *body, struct
 
 static bool check_members(const struct json *body, const struct asked *a, struct refusal *refusal)
 {
-    const struct json *suffix = member(body, "suffix"), *best = member(body, "best_of");
+    const struct json *suffix = member_of(body, "suffix"), *best = member_of(body, "best_of");
     int64_t n = a->answers;
     if (suffix && !(suffix->kind == JSON_STRING && suffix->length == 0))
         return refuse(refusal, 400, "unsupported_parameter", "suffix", "suffix: text between two others is not made here");
@@ -78,7 +78,7 @@ static bool check_members(const struct json *body, const struct asked *a, struct
         return refuse(refusal, 400, "unsupported_parameter", "best_of", "best_of: wanted what n is, %d", a->answers);
     static const char *const constraints[] = {"guided_json", "guided_regex", "guided_choice", "structured_outputs"};
     for (size_t i = 0; i < sizeof constraints / sizeof *constraints; i++)
-        if (member(body, constraints[i]))
+        if (member_of(body, constraints[i]))
             return refuse(refusal, 400, "unsupported_parameter", constraints[i], "%s: is not built", constraints[i]);
     return true;
 }
@@ -87,7 +87,7 @@ static bool check_members(const struct json *body, const struct asked *a, struct
 static void settle_logprobs(const struct json *body, struct completion *c, qr_request *q)
 {
     bool flag;
-    if (json_bool(member(body, "logprobs"), &flag) && flag)
+    if (json_bool(member_of(body, "logprobs"), &flag) && flag)
         q->logprobs = 1;
     c->logprobs = q->logprobs >= 0;
     if (c->echo && c->logprobs && q->prompt_logprobs < q->logprobs)
@@ -117,7 +117,7 @@ static bool read_request(struct exchange *x, const struct json *body, struct ask
         return false;
     const qr_status st = member_bool(body, "echo", &c->echo, &err);
     bool good = st == QR_OK || refuse_member(refusal, st, &err);
-    c->no_answer = json_int64(member(body, "max_tokens"), &most) && most == 0;
+    c->no_answer = json_int64(member_of(body, "max_tokens"), &most) && most == 0;
     if (good && c->no_answer && !c->echo)
         good = refuse(refusal, 400, NULL, "max_tokens", "max_tokens: 0, wanted 1 or more without echo");
     settle_logprobs(body, c, &a->text.request);

@@ -61,7 +61,7 @@ static bool read_tags(struct exchange *x, unsigned *out, struct refusal *refusal
         return true;
     if (!exchange_body(x, &document, refusal))
         return false;
-    const struct json *tags = member(json_root(document), "tags");
+    const struct json *tags = member_of(json_root(document), "tags");
     bool good = !tags || tags->kind == JSON_ARRAY;
     if (tags)
         *out = 0;

@@ -45,7 +45,7 @@ qr_status member_wrong(qr_error *err, const char *member, const struct json *val
 
 static qr_status no_memory(qr_error *err) { return qr_fail(err, QR_NO_MEMORY, "no memory for the request"); }
 
-const struct json *member(const struct json *line, const char *name)
+const struct json *member_of(const struct json *line, const char *name)
 {
     const struct json *value = json_get(line, name);
     return value && value->kind != JSON_NULL ? value : NULL;
@@ -53,7 +53,7 @@ const struct json *member(const struct json *line, const char *name)
 
 qr_status member_double(const struct json *line, const char *name, double *out, qr_error *err)
 {
-    const struct json *value = member(line, name);
+    const struct json *value = member_of(line, name);
     if (value && !json_double(value, out))
         return member_wrong(err, name, value, "a number");
     return QR_OK;
@@ -62,7 +62,7 @@ qr_status member_double(const struct json *line, const char *name, double *out, 
 qr_status member_int(const struct json *line, const char *name, int64_t least, int64_t most, int32_t *out,
                           qr_error *err)
 {
-    const struct json *value = member(line, name);
+    const struct json *value = member_of(line, name);
     int64_t n;
     char wanted[80];
     if (!value)
@@ -77,7 +77,7 @@ qr_status member_int(const struct json *line, const char *name, int64_t least, i
 
 qr_status member_bool(const struct json *line, const char *name, bool *out, qr_error *err)
 {
-    const struct json *value = member(line, name);
+    const struct json *value = member_of(line, name);
     if (value && !json_bool(value, out))
         return member_wrong(err, name, value, "true or false");
     return QR_OK;
@@ -85,7 +85,7 @@ qr_status member_bool(const struct json *line, const char *name, bool *out, qr_e
 
 qr_status member_ids(const struct json *line, const char *name, int32_t **out, size_t *count, qr_error *err)
 {
-    const struct json *value = member(line, name);
+    const struct json *value = member_of(line, name);
     if (!value)
         return QR_OK;
     if (value->kind != JSON_ARRAY)
@@ -105,7 +105,7 @@ qr_status member_ids(const struct json *line, const char *name, int32_t **out, s
 
 static qr_status read_stop(const struct json *line, struct request_text *out, qr_error *err)
 {
-    const struct json *value = member(line, "stop");
+    const struct json *value = member_of(line, "stop");
     if (!value)
         return QR_OK;
     if (value->kind != JSON_STRING && value->kind != JSON_ARRAY)
@@ -139,7 +139,7 @@ static bool key_id(const struct json *item, int32_t *out)
 
 static qr_status read_bias(const struct json *line, struct request_text *out, qr_error *err)
 {
-    const struct json *value = member(line, "logit_bias");
+    const struct json *value = member_of(line, "logit_bias");
     if (!value)
         return QR_OK;
     if (value->kind != JSON_OBJECT)
@@ -163,7 +163,7 @@ static qr_status read_bias(const struct json *line, struct request_text *out, qr
 static qr_status read_sampling(const struct json *line, struct request_text *out, qr_error *err)
 {
     qr_sampling *s = &out->sampling;
-    const struct json *seed = member(line, "seed");
+    const struct json *seed = member_of(line, "seed");
     qr_status st = member_double(line, "temperature", &s->temperature, err);
     if (st == QR_OK)
         st = member_double(line, "top_p", &s->top_p, err);
@@ -190,7 +190,7 @@ static qr_status read_sampling(const struct json *line, struct request_text *out
 /* true: of the tokens that came; a number: of that many likely ones too. */
 static qr_status read_logprobs(const struct json *line, qr_request *out, qr_error *err)
 {
-    const struct json *value = member(line, "logprobs");
+    const struct json *value = member_of(line, "logprobs");
     int64_t top;
     bool wanted;
     if (json_bool(value, &wanted))

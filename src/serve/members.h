@@ -29,7 +29,7 @@ uint64_t random_seed(void);
 
 /* One member each: NULL when it is absent or null; an absent one leaves the target alone. QR_BAD_REQUEST names member, value
  * and what is wanted. */
-const struct json *member(const struct json *line, const char *name);
+const struct json *member_of(const struct json *line, const char *name);
 qr_status member_double(const struct json *line, const char *name, double *out, qr_error *err);
 qr_status member_int(const struct json *line, const char *name, int64_t least, int64_t most, int32_t *out, qr_error *err);
 qr_status member_bool(const struct json *line, const char *name, bool *out, qr_error *err);

@@ -24,7 +24,7 @@ static bool read_body(struct exchange *x, struct translation *t, struct messages
     const struct server *s = x->server;
     if (!exchange_body(x, &document, refusal))
         return false;
-    const bool good = check_model(s, member(json_root(document), "model"), refusal) &&
+    const bool good = check_model(s, member_of(json_root(document), "model"), refusal) &&
                       messages_read(json_root(document), s->settings.ignore_server_tools, s->settings.log, t, asked, refusal);
     json_close(document);
     return good;

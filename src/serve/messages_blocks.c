@@ -35,7 +35,7 @@ static bool is(const struct json *block, const char *type) { return json_equals(
 
 static const struct json *string_member(const struct json *of, const char *name)
 {
-    const struct json *value = member(of, name);
+    const struct json *value = member_of(of, name);
     return value && value->kind == JSON_STRING ? value : NULL;
 }
 
@@ -142,7 +142,7 @@ static bool write_system(struct translation *t, const struct json *system, struc
  * whether the model sees, answers for it. */
 static void write_image(const struct reader *r, const struct json *block)
 {
-    const struct json *source = member(block, "source"), *type = string_member(source, "media_type"),
+    const struct json *source = member_of(block, "source"), *type = string_member(source, "media_type"),
                       *data = string_member(source, "data"), *url = string_member(source, "url");
     struct buffer address = {0};
     if (is(source, "base64") && type && data) {
@@ -213,7 +213,7 @@ static bool write_result(const struct reader *r, const struct json *block, size_
     json_w_object(r->w);
     json_w_member_string(r->w, "role", "tool");
     json_w_member_string_n(r->w, "tool_call_id", id->text, id->length);
-    if (!write_result_parts(r, member(block, "content"), number))
+    if (!write_result_parts(r, member_of(block, "content"), number))
         return false;
     json_w_end_object(r->w);
     return true;
@@ -313,7 +313,7 @@ static bool write_reasoning(const struct reader *r, const struct json *blocks)
 
 static bool write_call(const struct reader *r, const struct json *block, size_t number)
 {
-    const struct json *id = string_member(block, "id"), *name = string_member(block, "name"), *input = member(block, "input");
+    const struct json *id = string_member(block, "id"), *name = string_member(block, "name"), *input = member_of(block, "input");
     if (!id || !name)
         return wrong_block(r, number, "the tool_use has no strings \"id\" and \"name\"");
     if (input && input->kind != JSON_OBJECT)
@@ -409,7 +409,7 @@ static bool write_plain(const struct reader *r, const struct json *content)
 
 static bool write_message(struct reader *r, const struct json *message)
 {
-    const struct json *role = string_member(message, "role"), *content = member(message, "content");
+    const struct json *role = string_member(message, "role"), *content = member_of(message, "content");
     if (!role)
         return wrong(r, "", "the message is no object with a string \"role\"");
     if (!content || (content->kind != JSON_STRING && content->kind != JSON_ARRAY))
@@ -426,13 +426,13 @@ static bool write_message(struct reader *r, const struct json *message)
 
 bool messages_write(const struct json *body, struct translation *t, struct refusal *refusal)
 {
-    const struct json *messages = member(body, "messages");
+    const struct json *messages = member_of(body, "messages");
     struct reader r = {.t = t, .w = t->w, .refusal = refusal};
     if (!messages || messages->kind != JSON_ARRAY || messages->count == 0)
         return refuse(refusal, 400, NULL, "messages", "messages: wanted a list of at least one message");
     json_w_key(t->w, "messages");
     json_w_array(t->w);
-    if (!write_system(t, member(body, "system"), refusal))
+    if (!write_system(t, member_of(body, "system"), refusal))
         return false;
     for (const struct json *m = messages->child; m; m = m->next, r.index++)
         if (!write_message(&r, m))

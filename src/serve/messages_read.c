@@ -9,7 +9,7 @@
 
 static bool write_tool(const struct json *tool, struct translation *t, size_t index, struct refusal *refusal)
 {
-    const struct json *name = member(tool, "name");
+    const struct json *name = member_of(tool, "name");
     if (!name || name->kind != JSON_STRING)
         return refuse(refusal, 400, NULL, "tools", "tools[%zu]: the tool has no string \"name\"", index);
     translation_tool(t, (struct place){"tools", index, false});
@@ -29,7 +29,7 @@ static bool write_tool(const struct json *tool, struct translation *t, size_t in
 /* A tool that has a type of its own is one that the service itself has. */
 static bool is_of_server(const struct json *tool)
 {
-    const struct json *type = member(tool, "type");
+    const struct json *type = member_of(tool, "type");
     return type && !json_equals(type, "custom");
 }
 
@@ -60,7 +60,7 @@ static bool write_tools(const struct json *tools, bool ignore_server_tools, cons
 
 static bool write_named_choice(const struct json *choice, struct json_writer *w, struct refusal *refusal)
 {
-    const struct json *name = member(choice, "name");
+    const struct json *name = member_of(choice, "name");
     if (!name || name->kind != JSON_STRING)
         return refuse(refusal, 400, NULL, "tool_choice.name", "tool_choice.name: wanted the name of a tool");
     json_w_object(w);
@@ -104,7 +104,7 @@ static bool write_tool_choice(const struct json *choice, struct json_writer *w, 
 
 static bool write_thinking(const struct json *thinking, struct json_writer *w, struct messages_asked *out, struct refusal *refusal)
 {
-    const struct json *display = member(thinking, "display");
+    const struct json *display = member_of(thinking, "display");
     if (!thinking)
         return true;
     if (!type_of(thinking))
@@ -122,20 +122,20 @@ static bool write_thinking(const struct json *thinking, struct json_writer *w, s
 /* "output_config": how hard to think, and a schema to reply by (which was a member of its own once). */
 static bool write_output(const struct json *body, struct json_writer *w, struct refusal *refusal)
 {
-    const struct json *config = member(body, "output_config"), *format = member(config, "format");
+    const struct json *config = member_of(body, "output_config"), *format = member_of(config, "format");
     if (config && config->kind != JSON_OBJECT)
         return refuse(refusal, 400, NULL, "output_config", "output_config: wanted an object");
-    if (member(config, "effort")) {
+    if (member_of(config, "effort")) {
         json_w_key(w, "output_config");
         json_w_object(w);
         copy_member(config, "effort", w, "effort");
         json_w_end_object(w);
     }
     if (!format)
-        format = member(body, "output_format");
+        format = member_of(body, "output_format");
     if (!format)
         return true;
-    if (!json_equals(type_of(format), "json_schema") || !member(format, "schema"))
+    if (!json_equals(type_of(format), "json_schema") || !member_of(format, "schema"))
         return refuse(refusal, 400, NULL, "output_config.format", "output_config.format: wanted an object of type json_schema with a \"schema\"");
     json_w_key(w, "response_format");
     json_w_object(w);
@@ -196,9 +196,9 @@ bool messages_read(const struct json *body, bool ignore_server_tools, const stru
     if (!translation_open(t, "messages", "output_config.format", refusal))
         return false;
     write_plain_members(body, t->w);
-    return write_model(member(body, "model"), t->w, refusal) && write_stops(member(body, "stop_sequences"), t->w, refusal) &&
-           write_thinking(member(body, "thinking"), t->w, out, refusal) && write_output(body, t->w, refusal) &&
-           write_tools(member(body, "tools"), ignore_server_tools, log, t, refusal) &&
-           write_tool_choice(member(body, "tool_choice"), t->w, refusal) && messages_write(body, t, refusal) &&
+    return write_model(member_of(body, "model"), t->w, refusal) && write_stops(member_of(body, "stop_sequences"), t->w, refusal) &&
+           write_thinking(member_of(body, "thinking"), t->w, out, refusal) && write_output(body, t->w, refusal) &&
+           write_tools(member_of(body, "tools"), ignore_server_tools, log, t, refusal) &&
+           write_tool_choice(member_of(body, "tool_choice"), t->w, refusal) && messages_write(body, t, refusal) &&
            translation_finish(t, refusal);
 }

@@ -26,7 +26,7 @@ static bool wrong(const struct reader *r, const char *where, const char *what)
 
 static const struct json *string_member(const struct json *of, const char *name)
 {
-    const struct json *value = member(of, name);
+    const struct json *value = member_of(of, name);
     return value && value->kind == JSON_STRING ? value : NULL;
 }
 
@@ -35,9 +35,9 @@ static const struct json *string_member(const struct json *of, const char *name)
 static bool is(const struct json *item, const char *type) { return item && json_equals(type_of(item), type); }
 
 /* A message may leave out its type. */
-static bool is_message(const struct json *item) { return is(item, "message") || (item && !type_of(item) && member(item, "role")); }
+static bool is_message(const struct json *item) { return is(item, "message") || (item && !type_of(item) && member_of(item, "role")); }
 
-static bool is_reply(const struct json *item) { return is_message(item) && json_equals(member(item, "role"), "assistant"); }
+static bool is_reply(const struct json *item) { return is_message(item) && json_equals(member_of(item, "role"), "assistant"); }
 
 static bool is_call(const struct json *item)
 {
@@ -119,12 +119,12 @@ static bool write_content(const struct reader *r, const struct json *content, co
 static bool write_message(struct reader *r)
 {
     static const char *const roles[] = {"user", "system", "developer"};
-    const struct json *role = member(r->item, "role");
+    const struct json *role = member_of(r->item, "role");
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
         if (!json_equals(role, roles[i]))
             continue;
         open_message(r, roles[i], true);
-        if (!write_content(r, member(r->item, "content"), ".content"))
+        if (!write_content(r, member_of(r->item, "content"), ".content"))
             return false;
         json_w_end_object(r->w);
         advance(r);
@@ -154,8 +154,8 @@ static bool write_result(struct reader *r)
     if (id)
         json_w_member_string_n(r->w, "tool_call_id", id->text, id->length);
     if (is(r->item, "tool_search_output"))
-        write_tool_list(r, member(r->item, "tools"));
-    else if (!write_content(r, member(r->item, "output"), ".output"))
+        write_tool_list(r, member_of(r->item, "tools"));
+    else if (!write_content(r, member_of(r->item, "output"), ".output"))
         return false;
     json_w_end_object(r->w);
     advance(r);
@@ -183,7 +183,7 @@ static void add_reasoning(const struct json *item, struct buffer *out)
 {
     const struct json *hidden = string_member(item, "encrypted_content");
     const size_t before = out->length;
-    if (add_texts(member(item, "content"), "reasoning_text", out) || add_texts(member(item, "summary"), "summary_text", out) || !hidden)
+    if (add_texts(member_of(item, "content"), "reasoning_text", out) || add_texts(member_of(item, "summary"), "summary_text", out) || !hidden)
         return;
     if (!base64_decode(out, hidden->text, hidden->length) ||
         utf8_valid_prefix(out->data + before, out->length - before) != out->length - before)
@@ -259,7 +259,7 @@ static bool write_turn(struct reader *r)
     if (!write_reasoning(r))
         return false;
     if (is_reply(r->item)) {
-        if (!write_content(r, member(r->item, "content"), ".content"))
+        if (!write_content(r, member_of(r->item, "content"), ".content"))
             return false;
         advance(r);
     } else {
@@ -318,13 +318,13 @@ static void write_question(const struct json *text, struct translation *t)
 
 bool response_items_write(const struct json *body, struct translation *t, struct refusal *refusal)
 {
-    const struct json *input = member(body, "input");
+    const struct json *input = member_of(body, "input");
     struct reader r = {.t = t, .w = t->w, .refusal = refusal};
     if (!input || (input->kind != JSON_STRING && input->kind != JSON_ARRAY))
         return refuse(refusal, 400, NULL, "input", "input: wanted a string or a list of items");
     json_w_key(t->w, "messages");
     json_w_array(t->w);
-    if (!write_instructions(member(body, "instructions"), t, refusal))
+    if (!write_instructions(member_of(body, "instructions"), t, refusal))
         return false;
     if (input->kind == JSON_STRING)
         write_question(input, t);

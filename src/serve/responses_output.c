@@ -206,7 +206,7 @@ const char *response_status(const struct job *job)
 /* A member of the client's body, or what stands for its absence. */
 static void write_echo(const struct json *body, const char *name, const char *absent, struct json_writer *w)
 {
-    const struct json *value = member(body, name);
+    const struct json *value = member_of(body, name);
     json_w_key(w, name);
     if (value)
         json_w_value(w, value);

@@ -34,11 +34,11 @@ static bool check_unbuilt(const struct json *body, struct refusal *refusal)
     bool background = false;
     int64_t top = 0;
     for (size_t i = 0; i < sizeof stored / sizeof *stored; i++)
-        if (member(body, stored[i]))
+        if (member_of(body, stored[i]))
             return refuse_member_of(stored[i], "nothing is stored here: send all of it as input", refusal);
-    if (json_bool(member(body, "background"), &background) && background)
+    if (json_bool(member_of(body, "background"), &background) && background)
         return refuse_member_of("background", "answers are made while the client waits", refusal);
-    const struct json *logprobs = member(body, "top_logprobs");
+    const struct json *logprobs = member_of(body, "top_logprobs");
     if (logprobs && (!json_int64(logprobs, &top) || top != 0))
         return refuse_member_of("top_logprobs", "log probabilities are told by /v1/chat/completions", refusal);
     return true;
@@ -63,18 +63,18 @@ static bool read_include(const struct json *include, struct responses_asked *out
 static bool write_reasoning(const struct json *reasoning, struct json_writer *w, struct responses_asked *out, struct refusal *refusal)
 {
     static const char *const kinds[] = {"auto", "concise", "detailed"};
-    const struct json *summary = member(reasoning, "summary");
+    const struct json *summary = member_of(reasoning, "summary");
     if (!reasoning)
         return true;
     if (reasoning->kind != JSON_OBJECT)
         return refuse(refusal, 400, NULL, "reasoning", "reasoning: wanted an object");
     if (!summary)
-        summary = member(reasoning, "generate_summary");
+        summary = member_of(reasoning, "generate_summary");
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         out->summary |= json_equals(summary, kinds[i]);
     if (summary && !out->summary && !json_equals(summary, "none"))
         return refuse(refusal, 400, NULL, "reasoning.summary", "reasoning.summary: wanted auto, concise, detailed or none");
-    if (!member(reasoning, "effort"))
+    if (!member_of(reasoning, "effort"))
         return true;
     json_w_key(w, "reasoning");
     json_w_object(w);
@@ -85,7 +85,7 @@ static bool write_reasoning(const struct json *reasoning, struct json_writer *w,
 
 static bool write_format(const struct json *text, struct json_writer *w, struct refusal *refusal)
 {
-    const struct json *format = member(text, "format");
+    const struct json *format = member_of(text, "format");
     if (text && text->kind != JSON_OBJECT)
         return refuse(refusal, 400, NULL, "text", "text: wanted an object");
     if (!format)
@@ -130,7 +130,7 @@ static bool check_metadata(const struct json *metadata, struct refusal *refusal)
 static void write_plain_members(const struct json *body, struct json_writer *w)
 {
     static const char *const names[] = {"temperature", "top_p", "stream", "parallel_tool_calls"};
-    const struct json *model = member(body, "model");
+    const struct json *model = member_of(body, "model");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         copy_member(body, names[i], w, names[i]);
     if (model && model->kind == JSON_STRING)
@@ -150,9 +150,9 @@ bool responses_read(const struct json *body, const struct qr_log *log, struct tr
     if (!translation_open(t, "input", "text.format", refusal))
         return false;
     write_plain_members(body, t->w);
-    return read_include(member(body, "include"), out, refusal) && check_metadata(member(body, "metadata"), refusal) &&
-           write_limit(body, t->w, refusal) && write_reasoning(member(body, "reasoning"), t->w, out, refusal) &&
-           write_format(member(body, "text"), t->w, refusal) && response_tools_write(body, log, t, &out->tools, refusal) &&
-           response_choice_write(member(body, "tool_choice"), t->w, refusal) && response_items_write(body, t, refusal) &&
+    return read_include(member_of(body, "include"), out, refusal) && check_metadata(member_of(body, "metadata"), refusal) &&
+           write_limit(body, t->w, refusal) && write_reasoning(member_of(body, "reasoning"), t->w, out, refusal) &&
+           write_format(member_of(body, "text"), t->w, refusal) && response_tools_write(body, log, t, &out->tools, refusal) &&
+           response_choice_write(member_of(body, "tool_choice"), t->w, refusal) && response_items_write(body, t, refusal) &&
            translation_finish(t, refusal);
 }

@@ -46,7 +46,7 @@ const struct response_tool *response_tools_find(const struct response_tools *too
 
 static const struct json *string_member(const struct json *of, const char *name)
 {
-    const struct json *value = member(of, name);
+    const struct json *value = member_of(of, name);
     return value && value->kind == JSON_STRING ? value : NULL;
 }
 
@@ -142,8 +142,8 @@ static void write_function(const struct reader *r, const struct json *tool, cons
     json_w_object(w);
     json_w_member_string(w, "name", name);
     copy_member(tool, "description", w, "description");
-    if (form == TOOL_CUSTOM || (form == TOOL_SEARCH && !member(tool, "parameters")))
-        write_one_string(r, member(tool, "format"));
+    if (form == TOOL_CUSTOM || (form == TOOL_SEARCH && !member_of(tool, "parameters")))
+        write_one_string(r, member_of(tool, "format"));
     else
         copy_member(tool, "parameters", w, "parameters");
     json_w_end_object(w);
@@ -157,7 +157,7 @@ static bool add_tool(struct reader *r, const struct json *tool, const struct jso
     if (!*name || (given && strlen(given->text) != given->length))
         return wrong(r, "the tool has no name");
     if (!space)
-        space = member(tool, "namespace");
+        space = member_of(tool, "namespace");
     if (space && !space_name(space))
         return wrong(r, "the namespace has no name");
     if (!remember(r, space, name, form, &known))
@@ -187,14 +187,14 @@ static bool is_hosted(const struct json *tool)
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (json_equals(type, types[i]))
             return true;
-    return json_equals(type, TOOL_SEARCH_NAME) && !json_equals(member(tool, "execution"), "client");
+    return json_equals(type, TOOL_SEARCH_NAME) && !json_equals(member_of(tool, "execution"), "client");
 }
 
 static bool read_tool(struct reader *r, const struct json *tool, const struct json *space);
 
 static bool read_space(struct reader *r, const struct json *space)
 {
-    const struct json *tools = member(space, "tools");
+    const struct json *tools = member_of(space, "tools");
     if (!space_name(space))
         return wrong(r, "the namespace has no name");
     if (!tools || tools->kind != JSON_ARRAY)
@@ -254,10 +254,10 @@ bool response_tools_write(const struct json *body, const struct qr_log *log, str
                           struct refusal *refusal)
 {
     struct reader r = {.t = t, .w = t->w, .out = out, .log = log, .refusal = refusal, .path = "tools"};
-    const struct json *input = member(body, "input");
+    const struct json *input = member_of(body, "input");
     json_w_key(t->w, "tools");
     json_w_array(t->w);
-    if (!read_list(&r, member(body, "tools")))
+    if (!read_list(&r, member_of(body, "tools")))
         return false;
     r.again = true;
     size_t i = 0;
@@ -266,7 +266,7 @@ bool response_tools_write(const struct json *body, const struct qr_log *log, str
             continue;
         snprintf(r.path, sizeof r.path, "input[%zu].tools", i);
         r.place = (struct place){"input", i, false};
-        if (!read_list(&r, member(item, "tools")))
+        if (!read_list(&r, member_of(item, "tools")))
             return false;
     }
     json_w_end_array(t->w);

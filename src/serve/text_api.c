@@ -9,7 +9,7 @@
 /* The prompt of a chat request, or of a text. Exactly one of `chat` and `tokens` is filled. */
 static bool read_prompt(struct exchange *x, const struct json *body, qr_chat **chat, qr_tokens *tokens, struct refusal *refusal)
 {
-    const struct json *prompt = member(body, "prompt");
+    const struct json *prompt = member_of(body, "prompt");
     qr_error err = {0};
     qr_issue issue = {0};
     bool special = true, added;

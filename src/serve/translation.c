@@ -98,7 +98,7 @@ void translation_locate(const struct translation *t, struct refusal *refusal)
 
 void copy_member(const struct json *from, const char *name, struct json_writer *w, const char *as)
 {
-    const struct json *value = member(from, name);
+    const struct json *value = member_of(from, name);
     if (!value)
         return;
     json_w_key(w, as);
