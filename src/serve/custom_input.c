@@ -100,7 +100,13 @@ static void take_hex(struct custom_input *c, char byte)
     static const char digits[] = "0123456789abcdef";
     const char lower = byte >= 'A' && byte <= 'F' ? (char)(byte + 32) : byte;
     const char *digit = lower ? strchr(digits, lower) : NULL;
-    c->unit = c->unit * 16 + (digit ? (uint32_t)(digit - digits) : 0);
+    if (!digit) { /* this is no JSON: what is cut stays cut */
+        append_character(c, REPLACEMENT);
+        c->state = CUSTOM_TEXT;
+        take_text(c, byte);
+        return;
+    }
+    c->unit = c->unit * 16 + (uint32_t)(digit - digits);
     if (++c->digits < 4)
         return;
     c->state = CUSTOM_TEXT;

@@ -16,6 +16,7 @@ static const struct {
     {"{\"input\":\"a\\ud83d\"}", "a\xEF\xBF\xBD", true},
     {"{\"input\":\"a\",\"more\":1}", "a", true},
     {"{\"input\":\"cut \\u00", "cut ", true},
+    {"{\"input\":\"a\\u66\xCF\x9A\"", "a\xEF\xBF\xBD\xCF\x9A", true},
     {"{\"more\":1,\"input\":\"a\"}", "a", false},
     {"{\"input\":{\"a\":1}}", "{\"input\":{\"a\":1}}", false},
     {"{\"in put\":\"a\"}", "{\"in put\":\"a\"}", false},
