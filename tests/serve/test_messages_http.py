@@ -99,6 +99,28 @@ def turns(s):
     f.expect("the billing line is no part of the prompt", billed == [plain, plain], (billed, plain))
 
 
+def agent(s):
+    """Two turns as coding agents send them: a billing line that changes, marks that move, a wide name. The second finds the first in the cache."""
+    def asked(number, messages):
+        mark = {"cache_control": {"type": "ephemeral"}}
+        last = messages[-1]["content"][-1]
+        return {"model": "claude-opus-4-1[1m]", "max_tokens": 200, "temperature": 0, "metadata": {"user_id": f"u{number}"}, "context_management": {"edits": []},
+                "system": [{"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.1.{number}; cch={number}{number};"}, {"type": "text", "text": "You are an agent.", **mark},
+                           {"type": "text", "text": "Use tools. " * 60, **mark}],
+                "tools": TOOLS + [{"name": "add", "description": "Add two numbers.", "input_schema": {"type": "object", "properties": {}}, **mark}], "thinking": {"type": "adaptive"},
+                "messages": messages[:-1] + [{**messages[-1], "content": messages[-1]["content"][:-1] + [{**last, **mark}]}]}
+    headers = {"anthropic-version": "2023-06-01", "anthropic-beta": "claude-code-20250219", "x-api-key": "none"}
+    talk = [{"role": "user", "content": [{"type": "text", "text": "What is the weather in Paris?"}]}]
+    first = s.post(PATH + "?beta=true", asked(1, talk), headers)[2]
+    read = sum(v for k, v in first["usage"].items() if k != "output_tokens")
+    f.expect("the first turn", first["stop_reason"] in ("tool_use", "end_turn") and read > 256, first)
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "18 degrees"}]}
+    talk += [{"role": "assistant", "content": [{"type": "text", "text": "I look."}, {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Paris"}}]},
+             {"role": "user", "content": [result]}]
+    second = s.post("/anthropic/v1/messages", asked(2, talk), headers)[2]
+    f.expect("the second finds the first", second["usage"]["cache_read_input_tokens"] >= read // 128 * 128, (second, read))
+
+
 def refusals(s):
     for what, body, status, kind, start in (
             ("no JSON", "{", 400, "invalid_request_error", ""), ("no messages", {"model": "claude-x"}, 400, "invalid_request_error", "messages: "),
@@ -125,7 +147,8 @@ with Served("--max-num-seqs", "4", "--max-model-len", "16384") as s:
     wholes_and_pieces(s)
     turns(s)
     refusals(s)
-with Served("--ignore-server-tools") as s:
+with Served("--ignore-server-tools", "--kv-ram-bytes", "400000000") as s:  # with room for the states of several turns
+    agent(s)
     status, _, said = s.post(PATH, {**HELLO, "tools": [{"type": "web_search_20250305", "name": "web_search"}]})
     f.expect("tools of the service are passed over", status == 200, said)
 f.expect("and told of", "web_search_20250305" in s.said, s.said)

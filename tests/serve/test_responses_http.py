@@ -145,6 +145,30 @@ def turns(s):
         f.expect(f"{what} reasoning", again["usage"]["input_tokens"] == wanted, (again["usage"], wanted))
 
 
+def agent(s):
+    """Two turns as Codex sends them, which stores nothing and sends all of it again."""
+    patch = {"type": "custom", "name": "apply_patch", "description": "Edits files.", "format": {"type": "grammar", "syntax": "lark", "definition": "start: begin hunk+ end"}}
+    shell = {"type": "function", "name": "exec_command", "description": "Runs a command.", "strict": False, "parameters": {"type": "object", "properties": {"cmd": {"type": "string"}}}}
+    found = {"type": "namespace", "name": "mcp__mail__", "description": "Mail.", "tools": [{**shell, "name": "send", "defer_loading": True}]}
+    asked = {"model": "tiny-v41", "instructions": "You are an agent. " * 40, "tools": [shell, WEATHER, patch, {"type": "web_search", "external_web_access": False},
+                                                                                  {"type": "tool_search", "execution": "client", "description": "Finds tools.", "parameters": {"type": "object", "properties": {"query": {"type": "string"}}}}],
+             "tool_choice": "auto", "parallel_tool_calls": True, "reasoning": {"effort": "medium", "summary": "auto"}, "store": False, "include": ["reasoning.encrypted_content"],
+             "prompt_cache_key": "k", "client_metadata": {"a": "b"}, "text": {"verbosity": "low"}, "service_tier": "auto", "temperature": 0, "max_output_tokens": 150,
+             "input": [{"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Sandboxed."}]}, {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "<environment_context/>"}]},
+                       {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "What is the weather in Paris?"}]}]}
+    first = told_by("the first turn", s.stream(PATH, asked))
+    said = [{k: v for k, v in item.items() if k not in ("id", "status")} for item in first["output"]]
+    results = [{"type": item["type"] + "_output", "call_id": item["call_id"], "output": "18 degrees"} for item in said if "call_id" in item]
+    more = [{"type": "custom_tool_call", "call_id": "call_p", "name": "apply_patch", "input": "*** Begin Patch"}, {"type": "custom_tool_call_output", "call_id": "call_p", "output": "Done"},
+            {"type": "tool_search_call", "call_id": "call_s", "execution": "client", "status": "completed", "arguments": {"query": "mail"}},
+            {"type": "tool_search_output", "call_id": "call_s", "execution": "client", "status": "completed", "tools": []}]
+    second = told_by("the second turn", s.stream(PATH, {**asked, "input": asked["input"] + said + results + more}))
+    f.expect("the second finds the first", second["usage"]["input_tokens_details"]["cached_tokens"] >= first["usage"]["input_tokens"] // 128 * 128, (first["usage"], second["usage"]))
+    more[-1]["tools"] = [found]
+    third = told_by("tools that were found", s.stream(PATH, {**asked, "max_output_tokens": 5, "input": asked["input"] + said + results + more}))
+    f.expect("they are in the prompt", third["usage"]["input_tokens"] > second["usage"]["input_tokens"], third["usage"])
+
+
 def refusals(s):
     for what, body, param, code in (
             ("stored", {**HELLO, "previous_response_id": "resp_1"}, "previous_response_id", "unsupported_parameter"), ("a conversation", {**HELLO, "conversation": "c"}, "conversation", "unsupported_parameter"),
@@ -158,7 +182,8 @@ def refusals(s):
             f.expect(what, status == (404 if what == "a model" else 400) and said["error"]["param"] == param and said["error"]["code"] == code and param.split("[")[0] in said["error"]["message"], said)
 
 
-with Served("--max-num-seqs", "4") as s:
+with Served("--kv-ram-bytes", "400000000") as s:  # with room for the states of several turns
+    agent(s)
     wholes_and_pieces(s)
     turns(s)
     refusals(s)
