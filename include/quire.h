@@ -305,8 +305,8 @@ typedef struct qr_event {
 } qr_event;
 
 /* Queues a request. With `callback`, events are delivered on a thread of the engine: it must not block nor call the engine
- * but for qr_cancel, qr_pause and qr_release; without, fetch them with qr_poll. QR_BAD_REQUEST names the field. QR_BUSY: the queue
- * is full. */
+ * but for qr_cancel, qr_pause, qr_release and qr_get_usage; without, fetch them with qr_poll. QR_BAD_REQUEST names the field.
+ * QR_BUSY: the queue is full. */
 QR_API qr_status qr_submit(qr_engine *engine, const qr_request *request, void (*callback)(void *user, const qr_event *event),
                            void *user, qr_handle *out, qr_error *err);
 /* The next event of a request, waiting at most timeout_ms (negative: for ever). QR_BUSY: none came in time. QR_BAD_ARGUMENT:

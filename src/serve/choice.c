@@ -98,7 +98,6 @@ static void finish(struct choice *c, const qr_event *e)
     c->finish = e->finish;
     c->stop_token = e->stop_token;
     c->stop_string = c->parser ? c->parsed.stop_string : e->stop_string;
-    (void)qr_get_usage(job->server->engine, c->handle, &c->usage, NULL);
     if (e->finish == QR_FINISH_NONE)
         qr_cancel(job->server->engine, c->handle);
     enum ended_by how = c->finish == QR_FINISH_LENGTH ? ENDED_LENGTH : ENDED_STOP;

@@ -10,6 +10,7 @@ struct event_copy {
     struct event_copy *next;
     struct choice *choice;
     qr_event event;
+    qr_usage usage;          /* of its request, when it was made: the last event takes the request with it */
     qr_error error;
     /* text, top, prompt and prompt_top behind it */
 };

@@ -56,6 +56,8 @@ static void on_event(void *user, const qr_event *event)
     struct choice *c = user;
     struct job *job = c->job;
     struct event_copy *copy = event_copy_make(c, event);
+    if (copy)
+        (void)qr_get_usage(job->server->engine, event->handle, &copy->usage, NULL);
     pthread_mutex_lock(&job->lock);
     if (copy) {
         *job->last = copy;
@@ -347,6 +349,8 @@ static bool work(struct job *job, bool *due)
     for (; list; list = next) {
         next = list->next;
         struct choice *c = list->choice;
+        if (!c->done)
+            c->usage = list->usage;
         open_stream(job);
         qr_status st = job->failed || c->done ? QR_OK : choice_take(c, &list->event, &err);
         if (list->event.finish != QR_FINISH_NONE)

@@ -31,7 +31,7 @@ struct choice {
     qr_parser_state parsed;    /* when done */
     qr_finish finish;
     int32_t stop_string, stop_token;
-    qr_usage usage;
+    qr_usage usage;            /* with the last event that was taken */
     int64_t tokens;            /* taken into the answer */
     struct buffer ids;         /* int32_t each, where wanted */
     struct buffer reasoning, content;
