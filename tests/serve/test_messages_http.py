@@ -147,7 +147,7 @@ with Served("--max-num-seqs", "4", "--max-model-len", "16384") as s:
     wholes_and_pieces(s)
     turns(s)
     refusals(s)
-with Served("--ignore-server-tools", "--kv-ram-bytes", "400000000") as s:  # with room for the states of several turns
+with Served("--ignore-server-tools") as s:
     agent(s)
     status, _, said = s.post(PATH, {**HELLO, "tools": [{"type": "web_search_20250305", "name": "web_search"}]})
     f.expect("tools of the service are passed over", status == 200, said)

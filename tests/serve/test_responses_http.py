@@ -182,7 +182,7 @@ def refusals(s):
             f.expect(what, status == (404 if what == "a model" else 400) and said["error"]["param"] == param and said["error"]["code"] == code and param.split("[")[0] in said["error"]["message"], said)
 
 
-with Served("--kv-ram-bytes", "400000000") as s:  # with room for the states of several turns
+with Served() as s:
     agent(s)
     wholes_and_pieces(s)
     turns(s)
