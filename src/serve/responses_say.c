@@ -186,15 +186,23 @@ static void end_call(struct job *job, const struct response_item *item)
 
 /* ---- items ---- */
 
-/* Ends the item that goes on, with all text of its kind that has come. */
-static void close_item(struct job *job, enum item_state state)
+/* Ends the item that goes on, with all text of its kind that has come. NULL: none does. */
+static const struct response_item *finish_item(struct job *job, enum item_state state)
 {
     const struct choice *c = &job->choices[0];
     struct response_item *item = item_open_now(job);
     if (!item)
-        return;
+        return NULL;
     item->to = item->kind == ITEM_REASONING ? c->reasoning.length : c->content.length;
     item->state = state;
+    return item;
+}
+
+static void close_item(struct job *job, enum item_state state)
+{
+    const struct response_item *item = finish_item(job, state);
+    if (!item)
+        return;
     if (item->kind == ITEM_CALL)
         end_call(job, item);
     else
@@ -277,7 +285,11 @@ static void end(struct job *job)
     say_response(job, is_complete(job) ? "response.completed" : "response.incomplete", response_status(job), NULL);
 }
 
-static void fail(struct job *job, const struct refusal *refusal) { say_response(job, "response.failed", "failed", refusal); }
+static void fail(struct job *job, const struct refusal *refusal)
+{
+    (void)finish_item(job, ITEM_INCOMPLETE);
+    say_response(job, "response.failed", "failed", refusal);
+}
 
 static void body(struct job *job, struct json_writer *w)
 {

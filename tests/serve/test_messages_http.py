@@ -78,6 +78,17 @@ def wholes_and_pieces(s):
     f.expect("one call", [b["type"] for b in one["content"]] == ["thinking", "tool_use"], one)
 
 
+def cut(s):
+    """A call that has no room for its end: what a stream has said of it stays, a whole answer leaves it out."""
+    few = {**WEATHER, "max_tokens": s.post(PATH, WEATHER)[2]["usage"]["output_tokens"] - 9}
+    events = s.stream(PATH, few)
+    blocks = [data["content_block"]["type"] for name, data in events if name == "content_block_start"]
+    stops = [data["index"] for name, data in events if name == "content_block_stop"]
+    f.expect("a cut call in a stream", blocks == ["thinking", "tool_use"] and stops == [0, 1] and events[-2][1]["delta"]["stop_reason"] == "max_tokens", events)
+    whole = s.post(PATH, few)[2]
+    f.expect("a cut call is left out", [b["type"] for b in whole["content"]] == ["thinking"] and whole["stop_reason"] == "max_tokens", whole)
+
+
 def turns(s):
     """A hidden thought that comes back gives the prompt of one that was shown; the tokens are those of the real encoder."""
     counts = []
@@ -145,6 +156,7 @@ def refusals(s):
 
 with Served("--max-num-seqs", "4", "--max-model-len", "16384") as s:
     wholes_and_pieces(s)
+    cut(s)
     turns(s)
     refusals(s)
 with Served("--ignore-server-tools") as s:

@@ -130,6 +130,15 @@ def wholes_and_pieces(s):
              and 0 <= usage["input_tokens_details"]["cached_tokens"] <= usage["input_tokens"], usage)
 
 
+def cut(s):
+    """A call that has no room for its end: what a stream has said of it stays, incomplete; a whole answer leaves it out."""
+    few = {**ASK, "max_output_tokens": s.post(PATH, ASK)[2]["usage"]["output_tokens"] - 9}
+    said = told_by("a cut call", s.stream(PATH, few))["output"]
+    f.expect("a cut call in a stream", [(i["type"], i["status"]) for i in said] == [("reasoning", "completed"), ("function_call", "incomplete")], said)
+    whole = s.post(PATH, few)[2]
+    f.expect("a cut call is left out", [i["type"] for i in whole["output"]] == ["reasoning"] and whole["status"] == "incomplete", whole)
+
+
 def turns(s):
     """What was said goes back as input: with its text, or with the hidden one alone, the prompt is that of the chat."""
     said = s.post(PATH, {**ASK, "include": ["reasoning.encrypted_content"]})[2]["output"]
@@ -185,6 +194,7 @@ def refusals(s):
 with Served() as s:
     agent(s)
     wholes_and_pieces(s)
+    cut(s)
     turns(s)
     refusals(s)
 f.expect("hosted tools are told of", "web_search" in s.said, s.said)
