@@ -15,12 +15,12 @@ static bool write_tool(const struct json *tool, struct translation *t, size_t in
     translation_tool(t, (struct place){"tools", index, false});
     json_w_object(t->w);
     json_w_member_string(t->w, "type", "function");
-    copy_member(tool, "strict", t->w, "strict");
     json_w_key(t->w, "function");
     json_w_object(t->w);
     copy_member(tool, "name", t->w, "name");
     copy_member(tool, "description", t->w, "description");
     copy_member(tool, "input_schema", t->w, "parameters");
+    copy_strict(tool, t->w);
     json_w_end_object(t->w);
     json_w_end_object(t->w);
     return true;

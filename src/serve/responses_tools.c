@@ -146,6 +146,7 @@ static void write_function(const struct reader *r, const struct json *tool, cons
         write_one_string(r, member_of(tool, "format"));
     else
         copy_member(tool, "parameters", w, "parameters");
+    copy_strict(tool, w);
     json_w_end_object(w);
 }
 
@@ -167,7 +168,6 @@ static bool add_tool(struct reader *r, const struct json *tool, const struct jso
     translation_tool(r->t, r->place);
     json_w_object(r->w);
     json_w_member_string(r->w, "type", "function");
-    copy_member(tool, "strict", r->w, "strict");
     write_space(space, r->w);
     write_function(r, tool, name, form);
     json_w_end_object(r->w);

@@ -105,6 +105,13 @@ void copy_member(const struct json *from, const char *name, struct json_writer *
     json_w_value(w, value);
 }
 
+void copy_strict(const struct json *tool, struct json_writer *w)
+{
+    bool strict;
+    if (json_bool(member_of(tool, "strict"), &strict) && strict)
+        json_w_member_bool(w, "strict", true);
+}
+
 void part_text(struct json_writer *w, const char *text, size_t length)
 {
     json_w_object(w);

@@ -41,6 +41,8 @@ void translation_locate(const struct translation *t, struct refusal *refusal);
 
 /* A member as the client sent it, when there is one and it is not null. */
 void copy_member(const struct json *from, const char *name, struct json_writer *w, const char *as);
+/* "strict": true of a tool, which belongs to its function; one that says otherwise says nothing. */
+void copy_strict(const struct json *tool, struct json_writer *w);
 /* {"type": "text", "text": ...} */
 void part_text(struct json_writer *w, const char *text, size_t length);
 /* A part that the chat request answers for: {"type": ...} alone. */

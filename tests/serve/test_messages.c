@@ -100,7 +100,8 @@ static const struct translated_case blocks[] = {
 static const struct translated_case tools[] = {
     {"the order of a tool's members is fixed", "{'tools':[{'input_schema':{'type':'object'},'cache_control':{},'description':'d','type':'custom','name':'f'}]," HELLO "}",
      "{'tools':[" TOOL_THERE "]," HELLO "}", NULL},
-    {"strict stands beside it", "{'tools':[{'name':'f','strict':true}]," HELLO "}", "{'tools':[{'type':'function','strict':true,'function':{'name':'f'}}]," HELLO "}", NULL},
+    {"strict is the last of them", "{'tools':[{'strict':true,'name':'f','input_schema':{}},{'name':'g','strict':false}]," HELLO "}",
+     "{'tools':[{'type':'function','function':{'name':'f','parameters':{},'strict':true}},{'type':'function','function':{'name':'g'}}]," HELLO "}", NULL},
     {"auto", CHOICE("{'type':'auto'}", "'tool_choice':'auto'")},
     {"any", CHOICE("{'type':'any'}", "'tool_choice':'required'")},
     {"none", CHOICE("{'type':'none'}", "'tool_choice':'none'")},

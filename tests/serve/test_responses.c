@@ -90,7 +90,8 @@ static const struct translated_case items[] = {
 
 static const struct translated_case tools[] = {
     {"a function", TOOLS("{'type':'function'," PARAMETERS ",'strict':true,'description':'d','name':'f'}"),
-     THERE("{'type':'function','strict':true,'function':{'name':'f','description':'d'," PARAMETERS "}}"), NULL},
+     THERE(FUNCTION("'name':'f','description':'d'," PARAMETERS ",'strict':true")), NULL},
+    {"that is not strict", TOOLS("{'type':'function','name':'f','strict':false}"), THERE(FUNCTION("'name':'f'")), NULL},
     {"a free-form tool", TOOLS("{'type':'custom','name':'f','description':'d','format':{'type':'text'}}"), THERE(FUNCTION("'name':'f','description':'d'," ONE_STRING(""))), NULL},
     {"and its grammar", TOOLS("{'type':'custom','name':'f','format':{'type':'grammar','syntax':'lark','definition':'start: X'}}"),
      THERE(FUNCTION("'name':'f'," ONE_STRING(",'description':'Follows this grammar (lark):\\nstart: X'"))), NULL},
