@@ -73,6 +73,7 @@ static qr_status read_format(const struct json *format, struct chat *out, struct
         return QR_OK;
     if (json_equals(name, "json_object")) {
         out->format = &any_object;
+        out->any_object = true;
         return QR_OK;
     }
     if (!json_equals(name, "json_schema"))

@@ -36,6 +36,7 @@ struct chat {
     const struct tool *forced;  /* TOOL_CHOICE_NAMED */
     bool parallel_calls;        /* false: end at the first call (3.7) */
     const struct json *format;  /* the schema to reply by; {"type": "json_object"} for any object; NULL: none */
+    bool any_object;            /* the latter */
     struct chat_messages messages; /* holds the memory of all of it */
 };
 
