@@ -35,7 +35,7 @@ bool grammar_run_complete(const struct grammar_run *run);
 qr_status grammar_run_mask(struct grammar_run *run, const uint32_t **mask, qr_error *err);
 /* Goes on by a token. QR_BAD_REQUEST: it does not fit, and the run stays where it is; or as above. */
 qr_status grammar_run_push(struct grammar_run *run, int32_t token, qr_error *err);
-/* The same by plain bytes; forgets the mark. */
+/* The same by plain bytes; marks where they begin. */
 qr_status grammar_run_push_bytes(struct grammar_run *run, const char *bytes, size_t length, qr_error *err);
 
 /* Remembers where it is, one place at a time; goes back there. */
