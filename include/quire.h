@@ -244,6 +244,8 @@ typedef struct qr_sampling {
 } qr_sampling;
 #define QR_SAMPLING {.size = sizeof(qr_sampling), .temperature = 1.0, .top_p = 1.0, .repetition_penalty = 1.0}
 
+typedef struct qr_grammar qr_grammar; /* what an answer has to be; see below */
+
 typedef struct qr_request {
     size_t size;
     const int32_t *tokens;       /* the prompt; copied */
@@ -263,6 +265,11 @@ typedef struct qr_request {
     int32_t priority;            /* higher ones start first, and give way last when the cache is full */
     uint64_t after;              /* handle of a request that this one shares its beginning with (a fork): it starts once that
                                   * one has passed its prompt or ended, and so finds its pages in the cache; 0: none */
+    /* The answer fits this grammar of the same model: tokens that do not are not drawn, end tokens only where it is complete.
+     * NULL: anything. Kept as long as the request needs it. Not with the verifiers ratio and block nor with forced
+     * acceptance (QR_BAD_REQUEST). A row of which bans leave nothing ends the request with an error. */
+    const qr_grammar *grammar;
+    bool grammar_after_reasoning; /* it begins behind </think>; before, end tokens and tokens of turns and calls are not drawn */
 } qr_request;
 #define QR_REQUEST {.size = sizeof(qr_request), .logprobs = -1, .prompt_logprobs = -1}
 
@@ -352,6 +359,22 @@ typedef struct qr_issue {
     char param[96];              /* JSON path of what is wrong: "messages[2].content[0]" */
 } qr_issue;
 
+/* ---- structured output (docs/structured.md) ---- */
+
+typedef enum qr_grammar_kind {
+    QR_GRAMMAR_JSON_OBJECT, /* any JSON object; takes no text */
+    QR_GRAMMAR_JSON_SCHEMA, /* a JSON Schema; what of it is not supported is refused by name */
+    QR_GRAMMAR_REGEX,       /* a regular expression that the whole answer matches */
+    QR_GRAMMAR_CHOICE       /* a JSON list of strings, one of which the answer is */
+} qr_grammar_kind;
+/* JSON comes with the white space that people write, and no more: after { [ , : and before } ] at most one space, or one line
+ * feed and up to 32 spaces. Properties come in the order in which they are declared. Nesting is bounded (128).
+ * QR_BAD_REQUEST says what of the text is not supported; `issue` (may be NULL) names the place in a schema. The model must
+ * outlive the grammar, and so must what uses it; any number of requests may, on any thread. */
+QR_API qr_status qr_grammar_open(const qr_model *model, qr_grammar_kind kind, const char *text, size_t length, qr_grammar **out,
+                                 qr_issue *issue, qr_error *err);
+QR_API void qr_grammar_close(qr_grammar *grammar); /* NULL is fine; requests that were submitted keep what they need */
+
 typedef struct qr_chat qr_chat;
 
 /* What a server decides where requests do not. */
@@ -382,6 +405,9 @@ typedef struct qr_chat_info {
     size_t tools;                /* that the answer may call */
 } qr_chat_info;
 QR_API void qr_chat_get_info(const qr_chat *chat, qr_chat_info *out);
+/* What the request wants its answer to be: response_format, a forced tool_choice, strict tools. NULL: anything. Lives as long
+ * as the chat. It is a grammar behind the reasoning (qr_request.grammar_after_reasoning: info.starts_in_reasoning). */
+QR_API const qr_grammar *qr_chat_grammar(const qr_chat *chat);
 
 /* What comes of the tokens of an answer (protocol.md 3). */
 typedef enum qr_delta_kind {

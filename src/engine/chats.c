@@ -65,6 +65,8 @@ qr_status qr_chat_open(const qr_model *model, const char *json, size_t length, c
     qr_status st = read_options(model, options, chat, &chosen, err);
     if (st == QR_OK)
         st = rendered_by(model, copy, length, &chosen, &chat->rendered, &found, err);
+    if (st == QR_OK)
+        st = grammar_of_chat(model, &chat->rendered.chat, &chat->grammar, &found, err);
     tell_issue(&found, st, issue);
     if (st != QR_OK) {
         qr_chat_close(chat);
@@ -78,6 +80,7 @@ void qr_chat_close(qr_chat *chat)
 {
     if (!chat)
         return;
+    qr_grammar_close(chat->grammar);
     rendered_free(&chat->rendered);
     qr_free(chat->json);
     qr_free(chat);
@@ -94,3 +97,5 @@ void qr_chat_get_info(const qr_chat *chat, qr_chat_info *out)
                           .thinking = c->thinking.on,
                           .tools = c->tools.count};
 }
+
+const qr_grammar *qr_chat_grammar(const qr_chat *chat) { return chat->grammar; }

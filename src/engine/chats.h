@@ -2,6 +2,7 @@
 #ifndef QR_ENGINE_CHATS_H
 #define QR_ENGINE_CHATS_H
 
+#include "engine/grammars.h"
 #include "engine/rendered.h"
 
 struct qr_chat {
@@ -9,6 +10,7 @@ struct qr_chat {
     char *json; /* `rendered` points into its document, which points into this */
     struct rendered rendered;
     bool lenient_tools, tool_recovery;
+    qr_grammar *grammar; /* NULL: the answer may be anything */
 };
 
 #endif

@@ -8,6 +8,7 @@
 #define QR_ENGINE_ENGINE_H
 
 #include "cache/budget.h"
+#include "engine/constraint.h"
 #include "engine/draft_counts.h"
 #include "engine/payoff.h"
 #include "engine/request.h"
@@ -125,6 +126,7 @@ struct task {
     struct detokenizer detok;
     struct stop_matcher *stop;
     struct token_counts *counts;    /* NULL: its sampling wants none */
+    struct constraint *constraint;  /* NULL: its answer may be anything */
     struct buffer text, shown;      /* text of the token, and what of it may be shown */
     struct event *pending;          /* prompt logprobs wait here for the first token, the last event for its end */
     int32_t made, token;            /* tokens of the answer, and the last of them */

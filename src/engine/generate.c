@@ -89,8 +89,9 @@ static qr_status draw_token(struct task *t, int32_t at, int32_t made, const floa
     struct id_list banned[TASK_BANS];
     const int32_t lists = task_bans(t, made, banned);
     TRY(engine_logits(t->engine, at, logits, err));
-    const struct sampling_row row = {.logits = *logits, .counts = t->counts, .banned = banned,
-                                     .banned_lists = lists};
+    struct sampling_row row = {.logits = *logits, .counts = t->counts, .banned = banned, .banned_lists = lists};
+    if (t->constraint)
+        TRY(constraint_mask(t->constraint, &row.allowed, err));
     return sampling_draw(&r->sampling, &row, r->count + made - t->made, t->engine->sampler, token, err);
 }
 
@@ -152,6 +153,8 @@ static qr_status advance(struct task *t, int32_t at, const int32_t *given, struc
         return st;
     if (t->counts)
         token_counts_push(t->counts, t->token);
+    if (t->constraint)
+        TRY(constraint_push(t->constraint, t->token, err));
     r->count++;
     t->usage.output_tokens = ++t->made;
     if (t->made == 1) {
@@ -218,9 +221,12 @@ static int32_t right_behind_end(struct task *t, const struct span_rows *rows, in
     const struct batch_span *span = rows->span;
     const int32_t certain = span->count - span->drafts, seen = right;
     int32_t token = t->token;
+    constraint_mark(t->constraint);
     while (right < span->drafts && token == span->tokens[certain + right]) {
         const float *logits;
         qr_error err;
+        if (t->constraint && right > seen && constraint_push(t->constraint, token, &err) != QR_OK)
+            break;
         if (t->counts && right > seen)
             token_counts_push(t->counts, token);
         right++;
@@ -230,6 +236,7 @@ static int32_t right_behind_end(struct task *t, const struct span_rows *rows, in
     }
     for (int32_t i = right - 1; t->counts && i > seen; i--)
         token_counts_pop(t->counts, span->tokens[certain + i]);
+    constraint_rewind(t->constraint);
     return right;
 }
 
@@ -324,6 +331,8 @@ static qr_status prepare(struct task *t, qr_error *err)
         if (st == QR_OK)
             token_counts_prompt(t->counts, r->tokens, r->prompt_count);
     }
+    if (st == QR_OK && r->grammar)
+        st = constraint_open(t->engine->model, r, &t->constraint, err);
     if (st == QR_OK)
         st = verdicts_law(t->engine->verdicts, &r->sampling, &t->law, err);
     if (st == QR_OK)
@@ -365,6 +374,7 @@ static void task_free(struct task *t)
 {
     stop_close(t->stop);
     token_counts_close(t->counts);
+    constraint_close(t->constraint);
     draft_law_close(t->law);
     buffer_free(&t->text);
     buffer_free(&t->shown);

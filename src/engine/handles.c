@@ -190,7 +190,8 @@ qr_status qr_submit(qr_engine *engine, const qr_request *request, void (*callbac
                     void *user, qr_handle *out, qr_error *err)
 {
     struct request *r;
-    const struct request_bounds bounds = {.max_model_len = engine->max_model_len, .last_row_only = engine->bounded};
+    const struct request_bounds bounds = {.max_model_len = engine->max_model_len, .last_row_only = engine->bounded,
+                                          .judged = engine->verdicts != NULL};
     qr_status st = request_make(engine->model, request, &bounds, &r, err);
     if (st != QR_OK)
         return st;

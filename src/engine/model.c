@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "checkpoint/prompt_profile.h"
+#include "engine/grammars.h"
 #include "engine/structs.h"
 #include "ops/device.h"
 #include "plan/settle.h"
@@ -157,6 +158,7 @@ qr_status model_map_make(const char *dir, const struct qr_config *config, const 
 static qr_status open_tokenizer(qr_model *model, qr_error *err)
 {
     TRY(model_tokenizer_open(model->dir, &model->config, &model->log, &model->tokenizer, err));
+    TRY(model_trie_make(&model->trie, err));
     return tok_ban_list(model->tokenizer, &model->banned, err);
 }
 
@@ -251,6 +253,7 @@ void qr_model_close(qr_model *model)
 {
     if (!model)
         return;
+    model_trie_free(model->trie);
     tok_ids_free(&model->banned);
     token_map_free(&model->map);
     tok_close(model->tokenizer);

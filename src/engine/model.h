@@ -24,6 +24,7 @@ struct qr_model {
     struct token_map map;          /* empty without Engram */
     struct generation_config generation;
     struct tok_ids banned;         /* the tokenizer's list (protocol.md 1.6) */
+    struct model_trie *trie;       /* of its tokens, made with the first grammar (grammars.h) */
 };
 
 /* What qr_model_open does, without the tokenizer when `text` is false (sizes need none). */

@@ -5,7 +5,9 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/utf8.h"
+#include "engine/grammars.h"
 #include "engine/structs.h"
+#include "text/chat_profile.h"
 
 enum { MOST_STOPS = 16, MOST_STOP_TOKENS = 1024, MOST_LOGPROBS = 20 };
 
@@ -102,6 +104,20 @@ static qr_status check_sampling(const qr_sampling *s, int32_t vocab, qr_error *e
     return check_ids("banned", s->banned, s->banned_count, vocab, err);
 }
 
+static qr_status check_grammar(const qr_model *model, const qr_request *q, const struct request_bounds *bounds, qr_error *err)
+{
+    if (!q->grammar)
+        return QR_OK;
+    if (q->grammar->model != model)
+        return qr_fail(err, QR_BAD_ARGUMENT, "grammar: it was opened for another model");
+    if (bounds->judged)
+        return qr_fail(err, QR_BAD_REQUEST, "grammar: the engine judges drafts by ratio, block or forced acceptance, which know "
+                       "nothing of grammars; wanted the verifier match");
+    if (q->grammar_after_reasoning && tok_find(model->tokenizer, TOKEN_END_THINK) < 0)
+        return qr_fail(err, QR_BAD_REQUEST, "grammar_after_reasoning: the tokenizer has no token %s", TOKEN_END_THINK);
+    return QR_OK;
+}
+
 static qr_status check(const qr_model *model, const qr_request *q, const struct request_bounds *bounds, qr_error *err)
 {
     const int32_t vocab = model->config.vocab_size;
@@ -117,6 +133,8 @@ static qr_status check(const qr_model *model, const qr_request *q, const struct 
         st = check_ids("stop_tokens", q->stop_tokens, q->stop_token_count, vocab, err);
     if (st == QR_OK)
         st = check_sampling(q->sampling, vocab, err);
+    if (st == QR_OK)
+        st = check_grammar(model, q, bounds, err);
     return st;
 }
 
@@ -187,6 +205,9 @@ static bool copy(const qr_model *model, struct request *r, const qr_request *q, 
     r->prompt_logprobs = q->prompt_logprobs;
     r->priority = q->priority;
     r->after = q->after;
+    r->grammar_after_reasoning = q->grammar_after_reasoning;
+    if (q->grammar)
+        r->grammar = grammar_hold(q->grammar->grammar);
     if (q->id)
         r->name = qr_strdup(q->id);
     r->final = event_make();
@@ -246,6 +267,7 @@ void request_free(struct request *r)
         next = e->next;
         event_free(e);
     }
+    grammar_release(r->grammar);
     event_free(r->handed);
     event_free(r->final);
     for (int32_t i = 0; i < r->stop_count; i++)

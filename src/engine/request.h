@@ -46,6 +46,8 @@ struct request {
     int32_t logprobs, prompt_logprobs;
     int32_t priority;
     qr_handle after;                /* 0: none */
+    struct grammar *grammar;        /* held; NULL: the answer may be anything */
+    bool grammar_after_reasoning;
     void (*callback)(void *user, const qr_event *event);
     void *user;
     double submitted;
@@ -70,6 +72,7 @@ struct request {
 struct request_bounds {
     int32_t max_model_len; /* prompt and answer together */
     bool last_row_only;    /* of a prompt no other row's logits are computed (bounded replay, E37) */
+    bool judged;           /* another verifier than match judges drafts, which needs all rows to be free */
 };
 /* Checks and copies. QR_BAD_REQUEST names the field. */
 qr_status request_make(const qr_model *model, const qr_request *given, const struct request_bounds *bounds,

@@ -203,7 +203,7 @@ static qr_status size_workspace(const struct model_plan *plan, const struct engi
     w->lists = assembly_bytes_for(&lists);
     w->engram = ngrams_bytes_for(plan, m->max_rows);
     w->sampling = vocab * (int64_t)sizeof(float) + (int64_t)sampler_scratch_bytes(vocab) +
-                  m->max_requests * (int64_t)token_counts_bytes(vocab);
+                  m->max_requests * (int64_t)(token_counts_bytes(vocab) + constraint_bytes(vocab));
     w->scheduler = sched_bytes_for(&sched) + m->max_requests * (int64_t)(sizeof(struct sched_result) + sizeof(int32_t));
     w->requests = m->max_requests * engine_request_bytes(m->max_positions, size->geometry.options.block_tokens);
     w->drafts = speculation_bytes_for(&size->drafts, m->max_requests, m->max_rows) +
