@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "serve/guided.h"
 #include "serve/server.h"
 
 enum { MOST_ANSWERS = 16, MOST_STOPS = 16 };
@@ -23,7 +24,7 @@ static bool check_model(struct exchange *x, const struct json *body, struct refu
 /* Members that an answer would have to obey and nobody here does. */
 static bool check_unbuilt(const struct json *body, struct refusal *refusal)
 {
-    static const char *const names[] = {"allowed_token_ids", "bad_words", "guided_grammar", "functions", "function_call", "audio",
+    static const char *const names[] = {"allowed_token_ids", "bad_words", "guided_grammar", "guided_whitespace_pattern", "functions", "function_call", "audio",
                                         "use_beam_search", "truncate_prompt_tokens"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (member_of(body, names[i]))
@@ -100,7 +101,8 @@ bool asked_read(struct exchange *x, const struct json *body, bool may_say_nothin
     const qr_status st = members_read(body, &out->text, &err);
     bool good = st == QR_OK || refuse_member(refusal, st, &err);
     out->limited = out->text.request.max_tokens > 0;
-    good = good && read_flags(body, out, refusal) && check_ranges(out, refusal);
+    good = good && read_flags(body, out, refusal) && check_ranges(out, refusal) &&
+           guided_read(x->server->model, body, may_say_nothing, &out->text, refusal);
     if (!good)
         request_text_free(&out->text);
     return good;

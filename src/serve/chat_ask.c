@@ -41,6 +41,11 @@ static bool open_chat(struct exchange *x, const char *text, size_t length, struc
     const qr_status st = qr_chat_open(x->server->model, text, length, &settings->chat, out, &issue, &err);
     if (st != QR_OK)
         return refuse_for(refusal, st, &err, &issue);
+    if (a->text.grammar && qr_chat_grammar(*out)) {
+        qr_chat_close(*out);
+        return refuse(refusal, 400, NULL, "structured_outputs",
+                      "structured_outputs and guided members: not with response_format, a forced tool_choice or strict tools");
+    }
     qr_chat_get_info(*out, &info);
     sample_as_vendor(x->server, &info, &a->text.sampling);
     const int32_t by_default = settings->default_max_tokens ? settings->default_max_tokens : info.thinking ? 65536 : 8192;

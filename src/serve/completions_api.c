@@ -76,10 +76,6 @@ static bool check_members(const struct json *body, const struct asked *a, struct
         return refuse(refusal, 400, "unsupported_parameter", "suffix", "suffix: text between two others is not made here");
     if (best && (!json_int64(best, &n) || n != a->answers))
         return refuse(refusal, 400, "unsupported_parameter", "best_of", "best_of: wanted what n is, %d", a->answers);
-    static const char *const constraints[] = {"guided_json", "guided_regex", "guided_choice", "structured_outputs"};
-    for (size_t i = 0; i < sizeof constraints / sizeof *constraints; i++)
-        if (member_of(body, constraints[i]))
-            return refuse(refusal, 400, "unsupported_parameter", constraints[i], "%s: is not built", constraints[i]);
     return true;
 }
 

@@ -25,6 +25,7 @@ void request_text_free(struct request_text *r)
     qr_free(r->stop_tokens);
     qr_free(r->banned);
     qr_free(r->id);
+    qr_grammar_close(r->grammar);
     *r = (struct request_text){0};
 }
 
@@ -33,6 +34,7 @@ void request_text_point(struct request_text *out)
     out->request.sampling = &out->sampling;
     out->request.tokens = out->tokens.data;
     out->request.token_count = out->tokens.count;
+    out->request.grammar = out->grammar;
 }
 
 qr_status member_wrong(qr_error *err, const char *member, const struct json *value, const char *wanted)

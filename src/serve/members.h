@@ -15,6 +15,7 @@ struct request_text {
     const char **stop;
     int32_t *stop_tokens, *banned;
     char *id;
+    qr_grammar *grammar;  /* what the answer has to be; NULL: anything */
     bool may_say_nothing; /* a max_tokens of 0 is read as one that is absent */
 };
 void request_text_free(struct request_text *r);
