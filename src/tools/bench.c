@@ -116,6 +116,7 @@ static void print_text(const struct bench_text *b)
         if (b->rows[i].bytes > 0)
             printf("%-24s %10.0f %12.1f %12.1f\n", b->rows[i].what, b->rows[i].bytes, rate_of(b, i, b->rows[i].encode_seconds),
                    rate_of(b, i, b->rows[i].decode_seconds));
+    bench_grammar_print(&b->grammar);
 }
 
 static qr_status print_text_json(const struct bench_text *b, qr_error *err)
@@ -139,6 +140,8 @@ static qr_status print_text_json(const struct bench_text *b, qr_error *err)
         json_w_end_object(w);
     }
     json_w_end_array(w);
+    json_w_key(w, "grammar");
+    bench_grammar_write(&b->grammar, w);
     json_w_end_object(w);
     return print_json(w, err);
 }

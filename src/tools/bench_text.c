@@ -126,6 +126,8 @@ qr_status bench_text_run(const char *dir, size_t bytes, struct bench_text *out, 
             st = qr_fail(err, QR_NO_MEMORY, "no memory for %zu bytes of text", bytes);
         buffer_free(&text);
     }
+    if (st == QR_OK)
+        st = bench_grammar_run(tok, &out->grammar, err);
     token_map_free(&map);
     tok_close(tok);
     return st;

@@ -1,8 +1,9 @@
-/* bench_text.h: how fast a tokenizer loads, encodes and decodes (the targets of protocol.md 1.9). */
+/* bench_text.h: how fast a tokenizer loads, encodes and decodes (the targets of protocol.md 1.9), and what grammars
+ * cost over it. */
 #ifndef QR_TOOLS_BENCH_TEXT_H
 #define QR_TOOLS_BENCH_TEXT_H
 
-#include "text/tokenizer.h"
+#include "tools/bench_grammar.h"
 
 enum { BENCH_TEXT_ROWS = 6 };
 
@@ -14,6 +15,7 @@ struct bench_text {
         const char *what;
         double bytes, tokens, encode_seconds, decode_seconds;
     } rows[BENCH_TEXT_ROWS];
+    struct bench_grammar grammar;
 };
 
 /* Measures the tokenizer of the folder `dir` on about `bytes` of each kind of text. */
