@@ -100,9 +100,7 @@ grammar_node_id grammar_set(struct grammar *g, const struct byte_set *set, gramm
 
 grammar_node_id grammar_byte(struct grammar *g, unsigned byte, grammar_node_id next)
 {
-    struct byte_set set = {{0}};
-    byte_set_add(&set, byte, byte);
-    return grammar_set(g, &set, next);
+    return next == GRAMMAR_NOTHING ? next : add_node(g, NODE_BYTE, byte, next);
 }
 
 grammar_node_id grammar_text(struct grammar *g, const char *text, size_t length, grammar_node_id next)
@@ -204,6 +202,7 @@ static bool now_lives(const struct grammar *g, const struct grammar_node *n)
     switch ((enum grammar_node_kind)n->kind) {
     case NODE_RETURN: return true;
     case NODE_NOTHING: return false;
+    case NODE_BYTE:
     case NODE_BYTES:
     case NODE_TOKEN: return next->lives;
     case NODE_EITHER: return next->lives || g->nodes[n->what].lives;
@@ -221,6 +220,17 @@ static void find_living(struct grammar *g)
             if (!g->nodes[i].lives && now_lives(g, &g->nodes[i]))
                 g->nodes[i].lives = changed = true;
     }
+}
+
+/* Gives back what was room to grow. */
+static void shrink(void *array_pointer, size_t *room, size_t count, size_t size)
+{
+    void **array = array_pointer;
+    void *smaller = count && count < *room ? qr_realloc_array(*array, count, size) : NULL;
+    if (!smaller)
+        return;
+    *array = smaller;
+    *room = count;
 }
 
 qr_status grammar_finish(struct grammar *g, uint32_t start, struct grammar **out, qr_error *err)
@@ -241,6 +251,9 @@ qr_status grammar_finish(struct grammar *g, uint32_t start, struct grammar **out
         grammar_release(g);
         return st;
     }
+    shrink(&g->nodes, &g->node_room, g->node_count, sizeof *g->nodes);
+    shrink(&g->sets, &g->set_room, g->set_count, sizeof *g->sets);
+    shrink(&g->rules, &g->rule_room, g->rule_count, sizeof *g->rules);
     *out = g;
     return QR_OK;
 }

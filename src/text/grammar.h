@@ -11,14 +11,14 @@
 typedef uint32_t grammar_node_id;
 
 enum { GRAMMAR_RETURN = 0, GRAMMAR_NOTHING = 1 }; /* nodes that every grammar has: the rule ends; no way on */
-enum { GRAMMAR_MOST_NODES = 1 << 18 };
+enum { GRAMMAR_MOST_NODES = 1 << 17 };
 
-enum grammar_node_kind { NODE_RETURN, NODE_NOTHING, NODE_BYTES, NODE_TOKEN, NODE_EITHER, NODE_CALL };
+enum grammar_node_kind { NODE_RETURN, NODE_NOTHING, NODE_BYTE, NODE_BYTES, NODE_TOKEN, NODE_EITHER, NODE_CALL };
 
 struct grammar_node {
     uint8_t kind;
     bool lives;       /* from here the end of its rule can be reached */
-    uint32_t what;    /* set of bytes, token, other way, rule */
+    uint32_t what;    /* byte, set of bytes, token, other way, rule */
     grammar_node_id next;
 };
 

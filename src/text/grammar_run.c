@@ -179,7 +179,7 @@ static void eat_byte(struct grammar_run *r, uint32_t from, unsigned byte)
     for (uint32_t i = 0; i < s->count; i++) {
         const struct place p = r->store->places[s->first + i];
         const struct grammar_node *n = &r->grammar->nodes[p.node];
-        if (n->kind == NODE_BYTES && byte_set_has(&r->grammar->sets[n->what], byte))
+        if (n->kind == NODE_BYTE ? n->what == byte : n->kind == NODE_BYTES && byte_set_has(&r->grammar->sets[n->what], byte))
             visit(r, n->next, p.frame);
     }
 }
