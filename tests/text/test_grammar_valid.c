@@ -220,7 +220,7 @@ static void random_answers_are_valid(void **state)
         int ended = 0;
         assert_int_equal(json_parse(schemas[i], strlen(schemas[i]), "schema", true, &schema, NULL), QR_OK);
         root = json_root(schema);
-        for (int k = 0; k < 60; k++) {
+        for (int k = 0; k < 40; k++) {
             if (!answer(g, &text))
                 continue;
             ended++;
