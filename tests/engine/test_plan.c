@@ -25,8 +25,9 @@ static struct weighed weigh(qr_model *model, const qr_engine_options *options)
     qr_model_info info;
     qr_model_get_info(model, &info);
     qr_engine_get_plan(engine, &plan);
-    /* Counts of tokens, and what a request has of its own, are planned for every request and taken by those that run. */
-    const int64_t request = (int64_t)token_counts_bytes(info.vocab_size) +
+    /* Counts of tokens, the way through a grammar, and what a request has of its own, are planned for every request and taken
+     * by those that run. */
+    const int64_t request = (int64_t)(token_counts_bytes(info.vocab_size) + constraint_bytes(info.vocab_size)) +
                             engine_request_bytes(plan.max_model_len, options->block_size ? options->block_size : 128);
     const struct weighed w = {.held = alloc_live_bytes() - before + (int64_t)plan.slots * request};
     qr_engine_destroy(engine);
