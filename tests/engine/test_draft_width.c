@@ -40,7 +40,7 @@ static qr_engine_options wide(int32_t width, int32_t tokens)
 
 /* Few tokens may be said, so that a drafter of random weights is right now and then. */
 struct asked {
-    int32_t tokens[PROMPT], banned[264];
+    int32_t tokens[PROMPT], banned[263];
     qr_sampling sampling;
     qr_request request;
 };
@@ -51,7 +51,7 @@ static void ask(int i, struct asked *a)
     a->sampling = (qr_sampling)QR_SAMPLING;
     for (int32_t t = 0; t < PROMPT; t++)
         a->tokens[t] = 5 + (i * 31 + t * t * 7 + 3 * t) % 250;
-    for (int32_t id = 0; id < 264; id++)
+    for (int32_t id = 0; id < 263; id++)
         if (id < 100 || id >= 100 + SPOKEN)
             a->banned[a->sampling.banned_count++] = id;
     a->sampling.banned = a->banned;

@@ -90,7 +90,7 @@ static void answers_are_those_without_drafts(const char *config, const char *pro
     struct run *runs = calloc(2, sizeof *runs);
     for (int i = 0; i < REQUESTS; i++)
         ask(i, &asked[i]);
-    run_all(open_point(dir, profile, NULL, 0), asked, &runs[0]);
+    run_all(open_point(dir, profile, "none", 0), asked, &runs[0]);
     run_all(open_point(dir, profile, "dspark", width), asked, &runs[1]);
     for (int i = 0; i < REQUESTS; i++) {
         char what[40];

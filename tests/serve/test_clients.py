@@ -116,23 +116,23 @@ def openai_responses(client):
 
 
 def anthropic_messages(client):
-    whole = client.messages.create(model="claude-any", max_tokens=80, messages=STORY, temperature=0)
+    whole = client.messages.create(model="claude-any", max_tokens=80, messages=STORY, extra_body={"temperature": 0})
     kinds = [b.type for b in whole.content]
     f.expect("anthropic: a message", whole.stop_reason in ("end_turn", "max_tokens") and "text" in kinds, whole)
-    with client.messages.stream(model="claude-any", max_tokens=80, messages=STORY, temperature=0) as stream:
+    with client.messages.stream(model="claude-any", max_tokens=80, messages=STORY, extra_body={"temperature": 0}) as stream:
         said = "".join(stream.text_stream)
         final = stream.get_final_message()
     f.expect("anthropic: a stream", said == "".join(b.text for b in whole.content if b.type == "text") and [b.type for b in final.content] == kinds, (said, whole))
-    thinking = client.messages.create(model="claude-any", max_tokens=2000, messages=STORY, temperature=1, thinking={"type": "enabled", "budget_tokens": 1024})
+    thinking = client.messages.create(model="claude-any", max_tokens=2000, messages=STORY, thinking={"type": "enabled", "budget_tokens": 1024})
     f.expect("anthropic: thinking", thinking.content[0].type == "thinking" and thinking.content[0].signature, thinking)
     second = client.messages.create(model="claude-any", max_tokens=20, messages=STORY + [{"role": "assistant", "content": [b.model_dump() for b in thinking.content]},
                                                                                        {"role": "user", "content": "Another one."}])
     f.expect("anthropic: a second turn", second.content, second)
     tool = {"name": "add", "description": "Add two numbers.", "input_schema": ADD}
-    call = client.messages.create(model="claude-any", max_tokens=300, messages=SUM, tools=[tool], tool_choice={"type": "any"}, temperature=0)
+    call = client.messages.create(model="claude-any", max_tokens=300, messages=SUM, tools=[tool], tool_choice={"type": "any"}, extra_body={"temperature": 0})
     uses = [b for b in call.content if b.type == "tool_use"]
     f.expect("anthropic: a call", uses and set(uses[0].input) == {"a", "b"} and call.stop_reason == "tool_use", call)
-    result = client.messages.create(model="claude-any", max_tokens=60, tools=[tool], temperature=0, messages=SUM + [
+    result = client.messages.create(model="claude-any", max_tokens=60, tools=[tool], extra_body={"temperature": 0}, messages=SUM + [
         {"role": "assistant", "content": [b.model_dump() for b in call.content]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": uses[0].id if uses else "x", "content": "5"}]}])
     f.expect("anthropic: after a result", result.content, result)
