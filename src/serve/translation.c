@@ -84,11 +84,11 @@ static bool clients_name(const struct translation *t, const char *param, char *o
 void translation_locate(const struct translation *t, struct refusal *refusal)
 {
     char name[sizeof refusal->param], message[sizeof refusal->message];
-    const size_t length = strlen(refusal->param);
-    if (!length || !clients_name(t, refusal->param, name, sizeof name))
+    const size_t named = strcspn(refusal->message, ":"); /* a sentence begins with the path, or with what is above it */
+    if (!refusal->param[0] || !clients_name(t, refusal->param, name, sizeof name))
         return;
-    if (strncmp(refusal->message, refusal->param, length) == 0) {
-        snprintf(message, sizeof message, "%s%s", name, refusal->message + length);
+    if (named <= strlen(refusal->param) && strncmp(refusal->message, refusal->param, named) == 0) {
+        snprintf(message, sizeof message, "%s%s", name, refusal->message + named);
         memcpy(refusal->message, message, sizeof message);
     }
     memcpy(refusal->param, name, sizeof name);

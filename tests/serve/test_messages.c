@@ -188,6 +188,8 @@ static void a_refusal_names_what_the_client_sent(void **state)
         {"messages[9]", "messages[9]: x", "messages[9]", "messages[9]: x"},
         {"tools[0]", "tools[0]: x", "tools[1]", "tools[1]: x"},
         {"response_format.json_schema", "response_format.json_schema: x", "output_config.format", "output_config.format: x"},
+        {"response_format.json_schema", "response_format: at x", "output_config.format", "output_config.format: at x"},
+        {"messages[1]", "no memory: messages", "messages[0]", "no memory: messages"},
         {"temperature", "temperature: x", "temperature", "temperature: x"},
         {"", "messages[1]: x", "", "messages[1]: x"},
     };

@@ -89,6 +89,18 @@ def cut(s):
     f.expect("a cut call is left out", [b["type"] for b in whole["content"]] == ["thinking"] and whole["stop_reason"] == "max_tokens", whole)
 
 
+def held(s):
+    """Calls that are demanded, and answers by a schema."""
+    schema = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 10}}, "required": ["city"], "additionalProperties": False}
+    for choice in ({"type": "any"}, {"type": "tool", "name": "f"}):
+        said = s.post(PATH, {**HELLO, **OFF, "tools": [{"name": "f", "input_schema": schema, "strict": True}], "tool_choice": choice})[2]
+        f.expect("a call that is demanded", said["stop_reason"] == "tool_use" and [list(b["input"]) for b in said["content"]] == [["city"]], said)
+    said = s.post(PATH, {**HELLO, "output_config": {"format": {"type": "json_schema", "schema": schema}}})[2]
+    f.expect("an answer by a schema", list(json.loads(said["content"][-1]["text"])) == ["city"], said)
+    status, _, said = s.post(PATH, {**HELLO, "output_config": {"format": {"type": "json_schema", "schema": {"properties": {"x": {"unevaluatedItems": False}}}}}})
+    f.expect("a schema that is not supported", status == 400 and said["error"]["message"].startswith("output_config.format: "), said)
+
+
 def turns(s):
     """A hidden thought that comes back gives the prompt of one that was shown; the tokens are those of the real encoder."""
     counts = []
@@ -157,6 +169,7 @@ def refusals(s):
 with Served("--max-num-seqs", "4", "--max-model-len", "16384") as s:
     wholes_and_pieces(s)
     cut(s)
+    held(s)
     turns(s)
     refusals(s)
 with Served("--ignore-server-tools") as s:

@@ -139,6 +139,20 @@ def cut(s):
     f.expect("a cut call is left out", [i["type"] for i in whole["output"]] == ["reasoning"] and whole["status"] == "incomplete", whole)
 
 
+def held(s):
+    """Calls that are demanded, and answers by a schema."""
+    schema = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 10}}, "required": ["city"], "additionalProperties": False}
+    custom = {"type": "custom", "name": "g"}
+    asked = {**HELLO, **OFF, "tools": [custom], "tool_choice": {"type": "custom", "name": "g"}}
+    said = told_by("a free-form call that is demanded", s.stream(PATH, asked))["output"]
+    f.expect("raw text", [i["type"] for i in said] == ["custom_tool_call"] and not said[0]["input"].startswith("{"), said)
+    space = {"type": "namespace", "name": "n", "tools": [WEATHER]}
+    said = s.post(PATH, {**HELLO, **OFF, "tools": [space], "tool_choice": {"type": "function", "name": "get_weather", "namespace": "n"}})[2]["output"]
+    f.expect("a call in a namespace", [(i["name"], i["namespace"], list(json.loads(i["arguments"]))) for i in said] == [("get_weather", "n", ["city"])], said)
+    said = s.post(PATH, {**HELLO, "text": {"format": {"type": "json_schema", "name": "x", "strict": True, "schema": schema}}})[2]["output"]
+    f.expect("an answer by a schema", "city" in json.loads(said[-1]["content"][0]["text"]), said)
+
+
 def turns(s):
     """What was said goes back as input: with its text, or with the hidden one alone, the prompt is that of the chat."""
     said = s.post(PATH, {**ASK, "include": ["reasoning.encrypted_content"]})[2]["output"]
@@ -195,6 +209,7 @@ with Served() as s:
     agent(s)
     wholes_and_pieces(s)
     cut(s)
+    held(s)
     turns(s)
     refusals(s)
 f.expect("hosted tools are told of", "web_search" in s.said, s.said)
