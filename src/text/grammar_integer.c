@@ -86,3 +86,77 @@ grammar_node_id grammar_integer(struct grammar *g, const struct integer_range *r
     }
     return ways;
 }
+
+/* ---- with a fraction ---- */
+
+/* Digits behind the point: any, all zero, not all zero. */
+static grammar_node_id any_digits(struct grammar *g, char first, char last, grammar_node_id next)
+{
+    const grammar_node_id loop = grammar_loop(g);
+    grammar_set_loop(g, loop, digits(g, first, last, loop), next);
+    return loop;
+}
+
+static grammar_node_id some_digits(struct grammar *g, char last, grammar_node_id next)
+{
+    return grammar_byte(g, '.', digits(g, '0', last, any_digits(g, '0', last, next)));
+}
+
+static grammar_node_id not_all_zero(struct grammar *g, grammar_node_id next)
+{
+    const grammar_node_id zeros = grammar_loop(g);
+    grammar_set_loop(g, zeros, grammar_byte(g, '0', zeros), digits(g, '1', '9', any_digits(g, '0', '9', next)));
+    return grammar_byte(g, '.', zeros);
+}
+
+/* Without a sign, between two whole numbers; `open`: the end itself does not belong to it. */
+struct span {
+    uint64_t least, most;
+    bool open_least, open_most, endless;
+};
+
+static grammar_node_id fractions(struct grammar *g, const struct span *s, grammar_node_id next)
+{
+    grammar_node_id ways = GRAMMAR_NOTHING;
+    uint64_t from = s->least;
+    if (!s->endless && (s->least > s->most || (s->least == s->most && (s->open_least || s->open_most))))
+        return ways;
+    if (s->open_least && (s->endless || s->least < s->most))
+        ways = magnitudes(g, from, from, false, not_all_zero(g, next));
+    from += s->open_least;
+    if (s->endless || from < s->most)
+        ways = grammar_either(g, ways, magnitudes(g, from, s->endless ? 0 : s->most - 1, s->endless, some_digits(g, '9', next)));
+    if (!s->endless && !s->open_most)
+        ways = grammar_either(g, ways, magnitudes(g, s->most, s->most, false, some_digits(g, '0', next)));
+    return ways;
+}
+
+static grammar_node_id whole_numbers(struct grammar *g, const struct decimal_range *r, grammar_node_id next)
+{
+    struct integer_range whole = r->whole;
+    if ((r->above_least && whole.bounded_below && whole.least == INT64_MAX) ||
+        (r->below_most && whole.bounded_above && whole.most == INT64_MIN))
+        return GRAMMAR_NOTHING;
+    whole.least += r->above_least && whole.bounded_below;
+    whole.most -= r->below_most && whole.bounded_above;
+    return grammar_integer(g, &whole, next);
+}
+
+grammar_node_id grammar_decimal(struct grammar *g, const struct decimal_range *r, grammar_node_id next)
+{
+    const struct integer_range *w = &r->whole;
+    grammar_node_id ways = whole_numbers(g, r, next);
+    if (!w->bounded_above || w->most >= 0) {
+        const bool zero = !w->bounded_below || w->least < 0; /* the range goes on below it */
+        const struct span above = {.least = zero ? 0 : (uint64_t)w->least, .most = (uint64_t)w->most, .endless = !w->bounded_above,
+                                   .open_least = !zero && r->above_least, .open_most = r->below_most};
+        ways = grammar_either(g, ways, fractions(g, &above, next));
+    }
+    if (!w->bounded_below || w->least < 0) {
+        const bool zero = !w->bounded_above || w->most > 0;
+        const struct span below = {.least = zero ? 0 : -(uint64_t)w->most, .most = -(uint64_t)w->least, .endless = !w->bounded_below,
+                                   .open_least = !zero && r->below_most, .open_most = r->above_least};
+        ways = grammar_either(g, ways, grammar_byte(g, '-', fractions(g, &below, next)));
+    }
+    return ways;
+}

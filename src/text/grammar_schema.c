@@ -151,22 +151,50 @@ static const struct bound {
     bool below, strict;
 } bounds[] = {{"minimum", true, false}, {"exclusiveMinimum", true, true}, {"maximum", false, false}, {"exclusiveMaximum", false, true}};
 
+/* A bound of any numbers, which has to be a whole one here. */
+static void tighten_decimal(struct schema_compiler *c, const struct json *bound, const struct bound *b, struct decimal_range *r)
+{
+    struct integer_range *w = &r->whole;
+    int64_t whole;
+    double value;
+    if (!json_int64(bound, &whole)) {
+        if (!json_double(bound, &value) || value < -9e15 || value > 9e15 || value != (double)(int64_t)value) {
+            schema_refuse(&c->document, bound, "\"%s\" of a number that is no integer is supported with a whole value only", b->name);
+            return;
+        }
+        whole = (int64_t)value;
+    }
+    if (b->below && (!w->bounded_below || whole >= w->least)) {
+        r->above_least = b->strict || (w->bounded_below && whole == w->least && r->above_least);
+        w->bounded_below = true;
+        w->least = whole;
+    }
+    if (!b->below && (!w->bounded_above || whole <= w->most)) {
+        r->below_most = b->strict || (w->bounded_above && whole == w->most && r->below_most);
+        w->bounded_above = true;
+        w->most = whole;
+    }
+}
+
 static grammar_node_id number_node(struct schema_compiler *c, const struct schema_list *list, unsigned types, grammar_node_id next)
 {
     struct integer_range range = {.bounded_below = false};
+    struct decimal_range decimal = {.above_least = false};
     for (uint32_t i = 0; i < list->count; i++)
         for (size_t k = 0; k < sizeof bounds / sizeof *bounds; k++) {
             const struct json *bound = json_get(list->items[i], bounds[k].name);
             if (bound && (types & SCHEMA_FRACTION))
-                schema_refuse(&c->document, bound, "\"%s\" is supported for type integer only", bounds[k].name);
+                tighten_decimal(c, bound, &bounds[k], &decimal);
             else if (bound)
                 tighten(c, bound, bounds[k].below, bounds[k].strict, &range);
         }
     if (failed(c))
         return GRAMMAR_NOTHING;
-    if (types & SCHEMA_FRACTION)
-        return types & SCHEMA_INTEGER ? json_g_number(c->json, next) : json_g_fraction(c->json, next);
-    return grammar_integer(c->json->g, &range, next);
+    if (!(types & SCHEMA_FRACTION))
+        return grammar_integer(c->json->g, &range, next);
+    if (decimal.whole.bounded_below || decimal.whole.bounded_above)
+        return grammar_decimal(c->json->g, &decimal, next);
+    return types & SCHEMA_INTEGER ? json_g_number(c->json, next) : json_g_fraction(c->json, next);
 }
 
 /* ---- arrays ---- */

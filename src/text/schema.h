@@ -3,7 +3,8 @@
  * that hold together and whose anyOf, oneOf, allOf and $ref are dealt with.
  *
  * Keywords: type, enum, const, properties, required, additionalProperties, items, prefixItems, minItems, maxItems,
- * minLength, maxLength, pattern, format, minimum, maximum, exclusiveMinimum, exclusiveMaximum, anyOf, oneOf (whose parts
+ * minLength, maxLength, pattern, format, minimum, maximum, exclusiveMinimum, exclusiveMaximum (of integers; of other numbers
+ * with whole values), anyOf, oneOf (whose parts
  * must exclude each other by type, or by a required property with other constants), allOf, $ref (within the document), $defs,
  * definitions. title, description, default, examples, deprecated, readOnly, writeOnly, $schema, $comment, contentEncoding,
  * contentMediaType, the root's $id and uniqueItems false say nothing about an instance. Any other keyword is refused by

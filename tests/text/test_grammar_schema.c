@@ -183,6 +183,44 @@ static void ranges_hold_exactly_their_integers(void **state)
     }
 }
 
+/* The same of numbers with fractions: halves and hundredths, and the ends with zeros behind the point. */
+static void ranges_hold_exactly_their_numbers(void **state)
+{
+    static const struct {
+        const char *bounds;
+        double least, most;
+        bool open_least, open_most;
+    } ranges[] = {{"\"minimum\":0", 0, 1e9, 0, 0},
+                  {"\"minimum\":0,\"maximum\":1", 0, 1, 0, 0},
+                  {"\"exclusiveMinimum\":0,\"exclusiveMaximum\":1", 0, 1, 1, 1},
+                  {"\"minimum\":-2,\"exclusiveMaximum\":3.0", -2, 3, 0, 1},
+                  {"\"exclusiveMinimum\":-3,\"maximum\":-1", -3, -1, 1, 0},
+                  {"\"maximum\":0", -1e9, 0, 0, 0},
+                  {"\"exclusiveMaximum\":0", -1e9, 0, 0, 1},
+                  {"\"minimum\":2,\"exclusiveMinimum\":2,\"maximum\":11", 2, 11, 1, 0},
+                  {"\"minimum\":3,\"maximum\":3", 3, 3, 0, 0}};
+    (void)state;
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+        char schema[120], text[32];
+        snprintf(schema, sizeof schema, "{\"type\":\"number\",%s}", ranges[i].bounds);
+        struct grammar *g = grammar_of(GRAMMAR_JSON_SCHEMA, schema);
+        struct grammar_run *run = run_of(&rig, g);
+        for (int n = -1300; n <= 1300; n++)
+            for (int digits = n % 100 == 0 ? 0 : 2; digits < 4; digits++) {
+                const double value = n / 100.0;
+                const int length = snprintf(text, sizeof text, "%.*f", digits, value);
+                const bool want = (ranges[i].open_least ? value > ranges[i].least : value >= ranges[i].least) &&
+                                  (ranges[i].open_most ? value < ranges[i].most : value <= ranges[i].most);
+                const bool good = grammar_run_push_bytes(run, text, (size_t)length, NULL) == QR_OK && grammar_run_complete(run);
+                if (good != want)
+                    fail_msg("%s: %s is %d", schema, text, good);
+                grammar_run_rewind(run); /* to where the bytes began */
+            }
+        grammar_run_close(run);
+        grammar_release(g);
+    }
+}
+
 static void schemas_are_combined(void **state)
 {
     static const struct table tables[] = {
@@ -220,7 +258,7 @@ static void what_is_not_supported_is_refused_by_name_and_place(void **state)
         {"{\"type\":\"object\",\"patternProperties\":{}}", "\"patternProperties\"", "#"},
         {"{\"type\":\"array\",\"contains\":{}}", "\"contains\"", "#"},
         {"{\"type\":\"array\",\"uniqueItems\":true}", "uniqueItems", "#"},
-        {"{\"type\":\"number\",\"minimum\":0}", "\"minimum\"", "#/minimum"},
+        {"{\"type\":\"number\",\"minimum\":0.5}", "\"minimum\"", "#/minimum"},
         {"{\"type\":\"array\",\"items\":[{}]}", "\"items\"", "#"},
         {"{\"type\":\"string\",\"format\":\"uri\"}", "uri", "#/format"},
         {"{\"type\":\"string\",\"pattern\":\"(?=a)\"}", "look-ahead", "#/pattern"},
@@ -267,6 +305,7 @@ int main(void)
         cmocka_unit_test(strings_have_their_lengths_and_forms),
         cmocka_unit_test(integers_are_in_their_range),
         cmocka_unit_test(ranges_hold_exactly_their_integers),
+        cmocka_unit_test(ranges_hold_exactly_their_numbers),
         cmocka_unit_test(schemas_are_combined),
         cmocka_unit_test(what_is_not_supported_is_refused_by_name_and_place),
     };
