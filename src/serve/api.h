@@ -12,6 +12,7 @@ enum MHD_Result api_responses(struct exchange *x);
 enum MHD_Result api_models(struct exchange *x);
 enum MHD_Result api_model(struct exchange *x);
 enum MHD_Result api_tokenize(struct exchange *x);
+enum MHD_Result api_tokenizer_info(struct exchange *x);
 enum MHD_Result api_detokenize(struct exchange *x);
 enum MHD_Result api_render(struct exchange *x);
 enum MHD_Result api_health(struct exchange *x);

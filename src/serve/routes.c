@@ -14,6 +14,7 @@ static const struct route routes[] = {
     {"GET", "/models", TONGUE_OPENAI, DOOR_MODELS, api_models, NULL},
     {"GET", "/models/*", TONGUE_OPENAI, DOOR_MODELS, api_model, NULL},
     {"POST", "/tokenize", TONGUE_OPENAI, DOOR_KEY, api_tokenize, NULL},
+    {"GET", "/tokenizer_info", TONGUE_OPENAI, DOOR_KEY, api_tokenizer_info, NULL},
     {"POST", "/detokenize", TONGUE_OPENAI, DOOR_KEY, api_detokenize, NULL},
     {"POST", "/render", TONGUE_OPENAI, DOOR_KEY, api_render, NULL},
     {"GET", "/health", TONGUE_OPENAI, DOOR_OPEN, api_health, NULL},

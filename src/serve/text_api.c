@@ -78,6 +78,37 @@ enum MHD_Result api_tokenize(struct exchange *x)
     return r;
 }
 
+static void write_special(struct json_writer *w, const qr_model *model, const char *key, int32_t id)
+{
+    size_t length = 0;
+    const unsigned char *bytes = id >= 0 ? qr_token_bytes(model, id, &length) : NULL;
+    if (length)
+        json_w_member_string_n(w, key, (const char *)bytes, length);
+    else
+        json_w_member_null(w, key);
+}
+
+/* What lm-eval's remote tokenizer wants to know. Chat templates are not text here: /v1/render makes prompts. */
+enum MHD_Result api_tokenizer_info(struct exchange *x)
+{
+    const struct server *s = x->server;
+    struct json_writer *w = json_writer_open(false);
+    if (w) {
+        json_w_object(w);
+        json_w_member_string(w, "tokenizer_class", "quire");
+        json_w_member_int(w, "vocab_size", s->info.vocab_size);
+        json_w_member_int(w, "model_max_length", s->plan.max_model_len);
+        write_special(w, s->model, "bos_token", s->info.bos);
+        write_special(w, s->model, "eos_token", s->info.eos);
+        write_special(w, s->model, "pad_token", s->info.pad);
+        json_w_member_null(w, "chat_template");
+        json_w_end_object(w);
+    }
+    const enum MHD_Result r = exchange_json(x, 200, w);
+    json_writer_close(w);
+    return r;
+}
+
 enum MHD_Result api_detokenize(struct exchange *x)
 {
     struct refusal refusal = {0};

@@ -158,10 +158,10 @@ metric_list: [{{metric: acc}}]
 """)
     done = subprocess.run([PYTHON, "-m", "lm_eval", "--model", "local-completions", "--tasks", "tiny_story", "--include_path", folder,
                            "--output_path", os.path.join(folder, "out"), "--model_args",
-                           f"model=deepseek-chat,base_url={s.url}/v1/completions,num_concurrent=4,tokenized_requests=False,tokenizer_backend=None,max_length=2048"],
+                           f"model=deepseek-chat,base_url={s.url}/v1/completions,num_concurrent=4,tokenized_requests=True,tokenizer_backend=remote,max_length=2048"],
                           capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": os.path.join(folder, "cache")})
     found = [os.path.join(at, n) for at, _, names in os.walk(os.path.join(folder, "out")) for n in names if n.endswith(".json")]
-    f.expect("lm-eval runs", done.returncode == 0 and found, (done.returncode, done.stderr[-1500:]))
+    f.expect("lm-eval runs", done.returncode == 0 and found, (done.returncode, done.stderr[-2500:]))
     if found:
         results = json.load(open(found[0]))["results"]["tiny_story"]
         f.expect("lm-eval's score", any(k.startswith("acc") and isinstance(v, float) for k, v in results.items()), results)
