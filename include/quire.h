@@ -539,7 +539,8 @@ QR_API qr_status qr_session_read(qr_session *session, const char *json, size_t l
 
 /* The prompt of the next answer. */
 QR_API qr_status qr_session_prompt(const qr_session *session, qr_prompt *out, qr_error *err);
-/* Starts the next answer. `how` says how (NULL: the initialiser's); its tokens are not looked at. The handle is for
+/* Starts the next answer. `how` says how (NULL: the initialiser's); its tokens are not looked at. Without a grammar in it the
+ * answer is held to what the members ask of it, as qr_chat_grammar is. The handle is for
  * qr_cancel, qr_get_usage and qr_release; its events come from qr_session_poll alone. */
 QR_API qr_status qr_session_start(qr_session *session, const qr_request *how, qr_handle *out, qr_error *err);
 /* As qr_poll. With the last event what was said has become the newest message, of a cancelled answer what there is of it;

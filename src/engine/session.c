@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/model.h"
+#include "engine/grammars.h"
 #include "engine/rendered.h"
 #include "engine/structs.h"
 #include "engine/text.h"
@@ -206,9 +206,22 @@ static qr_status open_parser(qr_session *s, const qr_request *how, qr_error *err
     return parser_open(&options, &s->parser, err);
 }
 
+/* What the conversation's members want the answer to be, unless `how` has a grammar of its own. */
+static qr_status constrain(const qr_session *s, qr_request *how, qr_grammar **own, qr_error *err)
+{
+    struct chat_issue issue = {0};
+    if (how->grammar)
+        return QR_OK;
+    TRY(grammar_of_chat(s->model, &s->rendered.chat, own, &issue, err));
+    how->grammar = *own;
+    how->grammar_after_reasoning = *own && s->rendered.chat.start == CHAT_REASONING;
+    return QR_OK;
+}
+
 qr_status qr_session_start(qr_session *session, const qr_request *how, qr_handle *out, qr_error *err)
 {
     qr_request request = QR_REQUEST;
+    qr_grammar *own = NULL;
     qr_status st = check_idle(session, err);
     if (st == QR_OK && how)
         st = struct_take("qr_request", how, sizeof request, &request, err);
@@ -216,10 +229,13 @@ qr_status qr_session_start(qr_session *session, const qr_request *how, qr_handle
         st = render(session, &session->conversation, &session->rendered, err);
     if (st == QR_OK)
         st = open_parser(session, &request, err);
+    if (st == QR_OK)
+        st = constrain(session, &request, &own, err);
     request.tokens = session->rendered.ids.data;
     request.token_count = session->rendered.ids.count;
     if (st == QR_OK)
         st = qr_submit(session->engine, &request, NULL, NULL, &session->handle, err);
+    qr_grammar_close(own);
     if (st != QR_OK) {
         if (!session->answering)
             end_answer(session);

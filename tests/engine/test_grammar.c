@@ -287,6 +287,38 @@ static void a_row_of_which_bans_leave_nothing_is_an_error_of_its_request_alone(v
     engine_close(&o);
 }
 
+static void an_answer_of_a_session_is_what_its_members_ask_for(void **state)
+{
+    (void)state;
+    static const char members[] = "{\"thinking\":false," FORMAT "}", question[] = "{\"role\":\"user\",\"content\":\"Add 17 and 25.\"}";
+    struct opened o = open_with(NULL, NULL, 1);
+    qr_session *session;
+    qr_sampling greedy = QR_SAMPLING;
+    qr_request how = QR_REQUEST;
+    qr_handle handle;
+    qr_event event;
+    qr_text text;
+    struct json_document *doc;
+    greedy.temperature = 0;
+    how.sampling = &greedy;
+    how.max_tokens = 120;
+    assert_int_equal(qr_session_open(o.engine, &session, NULL), QR_OK);
+    assert_int_equal(qr_session_set(session, members, strlen(members), NULL), QR_OK);
+    assert_int_equal(qr_session_append(session, question, strlen(question), NULL), QR_OK);
+    assert_int_equal(qr_session_start(session, &how, &handle, NULL), QR_OK);
+    do
+        assert_int_equal(qr_session_poll(session, -1, &event, NULL), QR_OK);
+    while (event.finish == QR_FINISH_NONE);
+    assert_int_equal(event.finish, QR_FINISH_STOP);
+    assert_int_equal(qr_session_write(session, &text, NULL), QR_OK);
+    assert_int_equal(json_parse(text.data, text.length, "session", true, &doc, NULL), QR_OK);
+    is_shape(json_get(json_at(json_get(json_root(doc), "messages"), 1), "content")->text);
+    json_close(doc);
+    qr_text_free(&text);
+    qr_session_close(session);
+    engine_close(&o);
+}
+
 static void verifiers_that_know_no_grammar_refuse_it(void **state)
 {
     (void)state;
@@ -357,6 +389,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_fit_their_grammars_with_the_same_bits_alone_drafted_and_in_a_batch),
         cmocka_unit_test(a_row_of_which_bans_leave_nothing_is_an_error_of_its_request_alone),
+        cmocka_unit_test(an_answer_of_a_session_is_what_its_members_ask_for),
         cmocka_unit_test(verifiers_that_know_no_grammar_refuse_it),
         cmocka_unit_test(a_chat_that_asks_for_nothing_has_no_grammar),
         cmocka_unit_test(a_schema_that_is_not_supported_is_refused_with_its_place),
