@@ -76,6 +76,11 @@ static void check_beside_values(struct schema_compiler *c, const struct schema_l
     static const char *const names[] = {"properties", "required", "additionalProperties", "items", "prefixItems", "minItems",
                                         "maxItems", "minLength", "maxLength", "pattern", "format", "minimum", "maximum",
                                         "exclusiveMinimum", "exclusiveMaximum"};
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct json *values = json_get(list->items[i], "enum");
+        if (values && values->count > MOST_VALUES)
+            schema_refuse(&c->document, values, "enum holds more than %d values", MOST_VALUES);
+    }
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const struct json *v = first_with(list, names[i]);
         if (v)

@@ -42,6 +42,8 @@ static void collect_names(struct schema_compiler *c, const struct schema_list *l
 {
     for (uint32_t i = 0; i < list->count; i++) {
         const struct json *properties = json_get(list->items[i], "properties");
+        if (properties && properties->count > MOST_NAMES)
+            schema_refuse(&c->document, properties, "more than %d properties", MOST_NAMES);
         for (const struct json *m = properties ? properties->child : NULL; m && !failed(c); m = m->next)
             add_name(c, o, m, m->key, m->key_length, false);
     }

@@ -6,7 +6,7 @@
 
 #include "base/buffer.h"
 
-enum { MOST_STEPS = 100000, MOST_ALTERNATIVES = 256, MOST_HOPS = 64 };
+enum { MOST_STEPS = 1000000, MOST_ALTERNATIVES = 256, MOST_HOPS = 64 };
 
 /* ---- failures ---- */
 
@@ -248,11 +248,21 @@ static const char *wrong_value(const struct schema_document *d, const struct jso
     return schema == d->root && v->kind == JSON_STRING ? NULL : "nothing: a $id below the root is not supported";
 }
 
+/* Work is bounded, whatever a schema says how often. False: it has been too much. */
+static bool take_steps(struct schema_document *d, const struct json *at, size_t steps)
+{
+    d->steps = steps < MOST_STEPS && d->steps < MOST_STEPS ? d->steps + (uint32_t)steps : MOST_STEPS + 1;
+    if (d->steps > MOST_STEPS)
+        schema_refuse(d, at, "the schema takes too much work");
+    return d->steps <= MOST_STEPS;
+}
+
 static void check_keywords(struct schema_document *d, const struct json *schema)
 {
     const size_t count = sizeof keywords / sizeof *keywords;
     for (const struct json *m = schema->child; m && d->status == QR_OK; m = m->next) {
         size_t i = 0;
+        take_steps(d, schema, 1 + m->count);
         while (i < count && (strlen(keywords[i].name) != m->key_length || memcmp(keywords[i].name, m->key, m->key_length) != 0))
             i++;
         const char *wanted = i < count ? wrong_value(d, schema, m, keywords[i].wanted) : NULL;
@@ -382,6 +392,8 @@ static bool exclude_by_property(struct schema_document *d, const struct json *a,
     const struct json *mine = json_get(a, "properties"), *theirs = json_get(b, "properties");
     for (const struct json *m = mine && mine->kind == JSON_OBJECT ? mine->child : NULL; m; m = m->next) {
         const struct json *other = schema_member(theirs, m->key, m->key_length);
+        if (!take_steps(d, a, theirs ? theirs->count : 0))
+            return false;
         if (other && requires(a, m) && requires(b, m) && exclude(d, m, other, depth + 1))
             return true;
     }
@@ -394,7 +406,7 @@ static bool exclude(struct schema_document *d, const struct json *a, const struc
     struct json one, other;
     a = followed(d, a);
     b = followed(d, b);
-    if (!a || !b || depth > 8)
+    if (!a || !b || depth > 8 || !take_steps(d, a, 1))
         return false;
     if (a->kind == JSON_BOOL || b->kind == JSON_BOOL)
         return (a->kind == JSON_BOOL && !a->boolean) || (b->kind == JSON_BOOL && !b->boolean);
@@ -403,7 +415,7 @@ static bool exclude(struct schema_document *d, const struct json *a, const struc
         return true;
     const struct json *mine = values_of(a, &one), *theirs = values_of(b, &other);
     if (mine && theirs && mine->kind == JSON_ARRAY && theirs->kind == JSON_ARRAY)
-        return !share_value(mine, theirs);
+        return take_steps(d, a, mine->count * theirs->count) && !share_value(mine, theirs);
     return common == SCHEMA_OBJECT && exclude_by_property(d, a, b, depth);
 }
 
@@ -411,7 +423,7 @@ static void check_one_of(struct schema_document *d, const struct json *list)
 {
     for (const struct json *a = list->child; a && d->status == QR_OK; a = a->next)
         for (const struct json *b = a->next; b && d->status == QR_OK; b = b->next)
-            if (++d->steps > MOST_STEPS || !exclude(d, a, b, 0))
+            if (!exclude(d, a, b, 0))
                 schema_refuse(d, list, "oneOf is supported only where its parts exclude each other, by their types or by a "
                                        "required property with different constants; anyOf says what is meant otherwise");
 }
@@ -526,7 +538,9 @@ static void expand(struct expansion *e, const struct pending *todo, const struct
     struct schema_document *d = e->d;
     if (d->status != QR_OK)
         return;
-    if (++d->steps > MOST_STEPS || depth > 1000) {
+    if (!take_steps(d, d->root, 1))
+        return;
+    if (depth > 1000) {
         schema_refuse(d, d->root, "the schema combines too many schemas");
         return;
     }
