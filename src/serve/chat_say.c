@@ -121,11 +121,11 @@ static void done(struct job *job, struct choice *c)
         close_chunk(job, c, w, choice_reason(c));
 }
 
-static void end(struct job *job)
+void openai_end(struct job *job, const char *object)
 {
     struct json_writer *w = job->include_usage ? json_writer_open(false) : NULL;
     if (w) {
-        stamp_write(job, "chat.completion.chunk", w);
+        stamp_write(job, object, w);
         json_w_key(w, "choices");
         json_w_array(w);
         json_w_end_array(w);
@@ -136,6 +136,8 @@ static void end(struct job *job)
     }
     buffer_puts(&job->out, "data: [DONE]\n\n");
 }
+
+static void end(struct job *job) { openai_end(job, "chat.completion.chunk"); }
 
 void openai_fail(struct job *job, const struct refusal *refusal)
 {

@@ -6,6 +6,8 @@
 
 extern const struct dialect chat_dialect;
 
+/* How every stream of OpenAI's ends, with a chunk of usage where it was asked for, "object" in it. */
+void openai_end(struct job *job, const char *object);
 /* How every stream of OpenAI's fails, and shows that it lives. */
 void openai_fail(struct job *job, const struct refusal *refusal);
 void openai_alive(struct job *job);

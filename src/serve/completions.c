@@ -157,21 +157,7 @@ static void done(struct job *job, struct choice *c)
         chunk(job, c, "", 0, reason_of(c));
 }
 
-static void end(struct job *job)
-{
-    struct json_writer *w = job->include_usage ? json_writer_open(false) : NULL;
-    if (w) {
-        stamp_write(job, "text_completion", w);
-        json_w_key(w, "choices");
-        json_w_array(w);
-        json_w_end_array(w);
-        usage_write(job, w);
-        json_w_end_object(w);
-        job_event(job, NULL, w);
-        json_writer_close(w);
-    }
-    buffer_puts(&job->out, "data: [DONE]\n\n");
-}
+static void end(struct job *job) { openai_end(job, "text_completion"); }
 
 /* ---- the whole ---- */
 

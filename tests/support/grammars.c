@@ -73,3 +73,19 @@ int32_t mask_is_right(const struct grammar_rig *rig, struct grammar_run *run)
     }
     return count;
 }
+
+struct grammar_rig rig;
+
+int grammar_set_up(void **state)
+{
+    (void)state;
+    grammar_rig_open(&rig);
+    return 0;
+}
+
+int grammar_tear_down(void **state)
+{
+    (void)state;
+    grammar_rig_close(&rig);
+    return 0;
+}

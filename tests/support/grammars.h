@@ -22,4 +22,9 @@ bool grammar_accepts(const struct grammar_rig *rig, struct grammar *g, const cha
 /* Whether the mask of `run` is what trying each token says; fails the test where not. Returns how many tokens fit. */
 int32_t mask_is_right(const struct grammar_rig *rig, struct grammar_run *run);
 
+/* The rig of a test program, and what opens and closes it around its tests. */
+extern struct grammar_rig rig;
+int grammar_set_up(void **state);
+int grammar_tear_down(void **state);
+
 #endif

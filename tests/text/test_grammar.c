@@ -8,22 +8,6 @@
 #include "base/alloc.h"
 #include "support/grammars.h"
 
-static struct grammar_rig rig;
-
-static int set_up(void **state)
-{
-    (void)state;
-    grammar_rig_open(&rig);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    grammar_rig_close(&rig);
-    return 0;
-}
-
 static uint64_t seed = 7;
 static int below(int n)
 {
@@ -462,5 +446,5 @@ int main(void)
         cmocka_unit_test(a_full_store_changes_no_mask),
         cmocka_unit_test(a_run_allocates_nothing_on_its_way),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, grammar_set_up, grammar_tear_down);
 }

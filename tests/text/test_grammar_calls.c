@@ -7,22 +7,6 @@
 
 #include "support/grammars.h"
 
-static struct grammar_rig rig;
-
-static int set_up(void **state)
-{
-    (void)state;
-    grammar_rig_open(&rig);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    grammar_rig_close(&rig);
-    return 0;
-}
-
 /* Whether the answer to the request may be that text; its end included. */
 static bool may_be(enum chat_profile profile, const char *request, const char *text)
 {
@@ -225,5 +209,5 @@ int main(void)
         cmocka_unit_test(other_tools_are_held_to_their_names),
         cmocka_unit_test(parameters_that_nobody_declared_come_where_the_schema_lets_them),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, grammar_set_up, grammar_tear_down);
 }

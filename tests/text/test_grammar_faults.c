@@ -8,22 +8,6 @@
 #include "base/alloc.h"
 #include "support/grammars.h"
 
-static struct grammar_rig rig;
-
-static int set_up(void **state)
-{
-    (void)state;
-    grammar_rig_open(&rig);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    grammar_rig_close(&rig);
-    return 0;
-}
-
 static void fail_in_turn(qr_status (*work)(void *user, qr_error *err), void *user)
 {
     for (int sticky = 0; sticky < 2; sticky++) {
@@ -170,5 +154,5 @@ int main(void)
         cmocka_unit_test(following_survives),
         cmocka_unit_test(a_run_takes_what_it_says),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, grammar_set_up, grammar_tear_down);
 }

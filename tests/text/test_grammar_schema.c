@@ -7,22 +7,6 @@
 
 #include "support/grammars.h"
 
-static struct grammar_rig rig;
-
-static int set_up(void **state)
-{
-    (void)state;
-    grammar_rig_open(&rig);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    grammar_rig_close(&rig);
-    return 0;
-}
-
 enum { MOST = 12 };
 
 struct table {
@@ -309,5 +293,5 @@ int main(void)
         cmocka_unit_test(schemas_are_combined),
         cmocka_unit_test(what_is_not_supported_is_refused_by_name_and_place),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, grammar_set_up, grammar_tear_down);
 }

@@ -7,22 +7,6 @@
 
 #include "support/grammars.h"
 
-static struct grammar_rig rig;
-
-static int set_up(void **state)
-{
-    (void)state;
-    grammar_rig_open(&rig);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    grammar_rig_close(&rig);
-    return 0;
-}
-
 static uint64_t seed = 11;
 static int below(int n)
 {
@@ -238,5 +222,5 @@ static void random_answers_are_valid(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(random_answers_are_valid)};
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, grammar_set_up, grammar_tear_down);
 }
