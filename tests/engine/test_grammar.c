@@ -1,4 +1,4 @@
-/* label: release */
+/* label: full */
 /* Answers under a grammar: they fit it, alone and in a batch, with drafts and without, with thinking and without, the same
  * bits each time; what a chat request asks of its answer becomes such a grammar. */
 #include "support/engines.h"

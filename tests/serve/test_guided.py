@@ -1,4 +1,4 @@
-# label: release
+# label: full
 """Structured output over HTTP (docs/structured.md): what answers have to be, on every API, whole and in pieces, and what is
 refused by name."""
 import json
