@@ -1,3 +1,4 @@
+/* label: release */
 /* What an answer holds: tokens, texts, ends, log probabilities, counts; and that none of it depends on the others. */
 #define _GNU_SOURCE
 #include "support/engines.h"

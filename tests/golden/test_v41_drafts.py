@@ -1,3 +1,4 @@
+# label: release
 """The pass lines of golden/v41's README for drafts: rings and drafts made from the golden's taps, on the reference path
 and on the fast one; and no cut of the pass changes a bit of them."""
 import array

@@ -1,3 +1,4 @@
+/* label: release */
 #define _GNU_SOURCE
 /* golden/v4, every block alone: fed with the golden's input streams it must give the golden's output, caches, scores
  * and routes, within the pass lines of its README. Both profiles, on the reference path and on the fast one. */
