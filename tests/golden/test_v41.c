@@ -1,3 +1,4 @@
+/* label: release */
 #define _GNU_SOURCE
 /* Every pass line of golden/v41's README, for every file of every folder: `quire trace` beside the golden, layer by
  * layer and as a whole, on the reference path and on the fast one. Drafts have their own test. */

@@ -1,4 +1,4 @@
-/* label: release A01 A14 A15 */
+/* label: full A01 A14 A15 */
 #define _GNU_SOURCE
 /* Law 2 for V4 (runtime.md 13, v4-model.md 13): decoding, cuts, company, blocks and threads change no bit of the
  * logits, in both profiles and on both paths. Every prefill length is tried in law2_v4_full. */

@@ -1,4 +1,4 @@
-/* label: A23 */
+/* label: release A23 */
 /* Random lives of many requests (runtime.md 13, A23; with drafts speculation.md 12, T26): every row read is checked, every
  * invariant after every pass, every token counted. */
 #include "support/soak.h"
