@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "engine/engine.h"
+#include "sched/cost.h"
 
 qr_status accept_open(const struct accept *a, const struct accept_setup *s, qr_engine **out, qr_error *err)
 {
@@ -21,7 +23,14 @@ qr_status accept_open(const struct accept *a, const struct accept_setup *s, qr_e
         o.method = a->config.drafter == QR_DRAFTER_DSPARK ? "dspark" : "mtp";
         o.num_speculative_tokens = s->drafts;
     }
-    return qr_engine_create(a->model, &o, out, err);
+    TRY(qr_engine_create(a->model, &o, out, err));
+    /* Where a device runs the model faster than it copies an image none would be taken, and none could be tested: the costs are
+     * those of the processor on every device. */
+    qr_plan_bytes bytes;
+    qr_engine_get_plan(*out, &bytes);
+    const struct sched_costs costs = cost_of_model(cost_rates("cpu"), &a->plan, (int64_t)bytes.weights);
+    sched_set_costs((*out)->sched, &costs);
+    return QR_OK;
 }
 
 /* ---- prompts ---- */

@@ -8,15 +8,47 @@
 
 /* ---- pages that nobody may write ---- */
 
-/* Sums of the pages in the index, 0 for others, of an engine that nobody uses at the moment. [blocks] */
+/* One plane of page `id`, from the device's pool to the only page of a pool on the host. */
+static qr_status fetch_plane(const qr_engine *engine, int64_t from, int64_t bytes, block_id id, uint8_t *to, qr_error *err)
+{
+    struct backend *b = engine->backend;
+    return bytes > 0 ? b->download(b, to, runner_cache(engine->runner).base + from + id * bytes, bytes, err) : QR_OK;
+}
+
+static qr_status fetch_page(const qr_engine *engine, block_id id, const struct pool_layout *one, uint8_t *page, qr_error *err)
+{
+    const struct geometry *g = &engine->geometry;
+    const struct pool_layout *pool = &engine->pool;
+    TRY(fetch_plane(engine, pool->main_offset, g->main_page_bytes, id, page + one->main_offset, err));
+    for (int32_t o = 0; o < g->owners; o++) {
+        if (pool->index_offset[o] >= 0)
+            TRY(fetch_plane(engine, pool->index_offset[o], g->owner[o].index_block_bytes, id, page + one->index_offset[o], err));
+        if (pool->index_scale_offset[o] >= 0)
+            TRY(fetch_plane(engine, pool->index_scale_offset[o], g->owner[o].index_scale_block_bytes, id,
+                            page + one->index_scale_offset[o], err));
+    }
+    return QR_OK;
+}
+
+/* Sums of the pages in the index, 0 for others, of an engine that nobody uses at the moment. [blocks]; NULL: without memory, or
+ * the device's cannot be read. */
 static uint64_t *indexed_sums(const qr_engine *engine)
 {
     const struct blocks *blocks = sched_blocks(engine->sched);
+    struct pool_layout one;
     uint64_t *sums = qr_calloc((size_t)engine->pool.blocks, sizeof *sums);
-    uint8_t *base = runner_cache(engine->runner).base;
-    for (block_id id = 1; sums && id <= blocks_usable(blocks); id++)
-        if (blocks_indexed(blocks, id))
-            sums[id] = page_sum(&engine->geometry, &engine->pool, base, id);
+    qr_status st = geometry_pool(&engine->geometry, 1, 0, &one, NULL);
+    uint8_t *page = st == QR_OK ? qr_calloc((size_t)one.bytes, 1) : NULL;
+    for (block_id id = 1; page && sums && st == QR_OK && id <= blocks_usable(blocks); id++)
+        if (blocks_indexed(blocks, id)) {
+            st = fetch_page(engine, id, &one, page, NULL);
+            sums[id] = page_sum(&engine->geometry, &one, page, 0);
+        }
+    if (!page || st != QR_OK) {
+        qr_free(sums);
+        sums = NULL;
+    }
+    qr_free(page);
     return sums;
 }
 
