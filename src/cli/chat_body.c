@@ -88,11 +88,12 @@ qr_status chat_members_write(struct json_writer *w, const struct chat_body *body
     return st;
 }
 
-qr_status chat_body_render(const qr_model *model, const struct chat_body *body, qr_prompt *out, qr_error *err)
+qr_status chat_body_open(const qr_model *model, const struct chat_body *body, qr_chat **out, qr_error *err)
 {
     const char *text;
     size_t length;
     qr_status st = QR_OK;
+    *out = NULL;
     struct json_writer *w = json_writer_open(false);
     if (!w)
         return qr_fail(err, QR_NO_MEMORY, "no memory for the request");
@@ -108,7 +109,7 @@ qr_status chat_body_render(const qr_model *model, const struct chat_body *body, 
     if (st == QR_OK)
         st = json_finish(w, &text, &length, err);
     if (st == QR_OK)
-        st = qr_render_chat(model, text, length, out, err);
+        st = qr_chat_open(model, text, length, NULL, out, NULL, err);
     json_writer_close(w);
     return st;
 }

@@ -25,7 +25,7 @@ qr_status chat_turn_write(struct json_writer *w, const struct chat_turn *turn, q
 /* Writes what stands beside the messages as members of the object that is open; turns are not looked at. */
 qr_status chat_members_write(struct json_writer *w, const struct chat_body *body, qr_error *err);
 
-/* Renders the conversation. */
-qr_status chat_body_render(const qr_model *model, const struct chat_body *body, qr_prompt *out, qr_error *err);
+/* The conversation as a chat request that was understood. qr_chat_close. */
+qr_status chat_body_open(const qr_model *model, const struct chat_body *body, qr_chat **out, qr_error *err);
 
 #endif

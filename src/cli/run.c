@@ -55,11 +55,14 @@ static qr_status read_prompt(const struct run_options *o, const char *argument, 
 }
 
 static qr_status make_prompt(const struct run_options *o, const qr_model *model, const char *text, size_t length,
-                             qr_prompt *out, qr_error *err)
+                             struct request_text *out, qr_error *err)
 {
     char *tools = NULL, *schema = NULL;
-    if (o->raw)
-        return qr_tokenize(model, text, length, true, &out->tokens, err);
+    if (o->raw) {
+        const qr_status made = qr_tokenize(model, text, length, true, &out->tokens, err);
+        request_text_point(out);
+        return made;
+    }
     if (strlen(text) != length)
         return qr_fail(err, QR_BAD_REQUEST, "the prompt holds a NUL character; --raw takes it as it is");
     const struct chat_turn turn = {.role = "user", .text = text};
@@ -68,10 +71,14 @@ static qr_status make_prompt(const struct run_options *o, const qr_model *model,
         st = chat_file_read(o->schema, &schema, err);
     if (st == QR_OK) {
         const struct chat_body body = {.turns = &turn, .turn_count = 1, .think = o->think, .tools = tools, .schema = schema};
-        st = chat_body_render(model, &body, out, err);
+        qr_chat *chat = NULL;
+        st = chat_body_open(model, &body, &chat, err);
+        if (st == QR_OK)
+            st = request_text_chat(out, chat, err);
     }
     qr_free(tools);
     qr_free(schema);
+    request_text_point(out);
     return st;
 }
 
@@ -99,7 +106,8 @@ static qr_status run(const struct run_options *o, bool json, const char *argumen
     struct request_text request = {0};
     struct answer answer = {0};
     struct display display;
-    qr_prompt prompt = {0};
+    qr_tokens none = {0};
+    qr_chat_info info = {0};
     char *text = NULL;
     size_t length = 0;
     uint64_t seed = 0;
@@ -107,14 +115,16 @@ static qr_status run(const struct run_options *o, bool json, const char *argumen
     if (st == QR_OK)
         st = loaded_open(&o->model, &l, err);
     if (st == QR_OK)
-        st = make_prompt(o, l.model, text, length, &prompt, err);
+        st = request_from_options(l.model, &o->sampling, &none, &request, &seed, err);
     if (st == QR_OK)
-        st = request_from_options(l.model, &o->sampling, &prompt.tokens, &request, &seed, err);
+        st = make_prompt(o, l.model, text, length, &request, err);
     if (st == QR_OK) {
         interrupt_catch(true);
         if (!o->model.quiet && request.sampling.temperature > 0 && !o->sampling.has_seed)
             fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
-        display_open(&display, !json && prompt.starts_in_reasoning);
+        if (request.chat)
+            qr_chat_get_info(request.chat, &info);
+        display_open(&display, !json && info.starts_in_reasoning);
         st = loaded_answer(&l, NULL, &request.request, json ? NULL : display_show, &display, &answer, err);
         if (!json)
             display_close(&display);
@@ -127,7 +137,6 @@ static qr_status run(const struct run_options *o, bool json, const char *argumen
     }
     buffer_free(&answer.text);
     request_text_free(&request);
-    qr_prompt_free(&prompt);
     loaded_close(&l);
     qr_free(text);
     return st;

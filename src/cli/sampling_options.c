@@ -58,13 +58,12 @@ static qr_status read_prompt(const qr_model *model, const struct json *line, str
     if (!w)
         return qr_fail(err, QR_NO_MEMORY, "no memory for the request");
     json_w_value(w, line);
-    qr_prompt rendered = {0};
+    qr_chat *chat = NULL;
     qr_status st = json_finish(w, &text, &length, err);
     if (st == QR_OK)
-        st = qr_render_chat(model, text, length, &rendered, err);
-    out->tokens = rendered.tokens;
-    rendered.tokens = (qr_tokens){0};
-    qr_prompt_free(&rendered);
+        st = qr_chat_open(model, text, length, NULL, &chat, NULL, err);
+    if (st == QR_OK)
+        st = request_text_chat(out, chat, err);
     json_writer_close(w);
     return st;
 }

@@ -25,7 +25,7 @@ static bool check_model(struct exchange *x, const struct json *body, struct refu
 static bool check_unbuilt(const struct json *body, struct refusal *refusal)
 {
     static const char *const names[] = {"allowed_token_ids", "bad_words", "guided_grammar", "guided_whitespace_pattern", "functions", "function_call", "audio",
-                                        "use_beam_search", "truncate_prompt_tokens"};
+                                        "use_beam_search", "truncate_prompt_tokens", "cache_salt"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (member_of(body, names[i]))
             return refuse(refusal, 400, "unsupported_parameter", names[i],
@@ -70,6 +70,8 @@ static bool check_ranges(const struct asked *a, struct refusal *refusal)
         return refuse(refusal, 400, NULL, "top_p", "top_p: %g, wanted above 0 and at most 1", s->top_p);
     if (s->min_p < 0 || s->min_p > 1)
         return refuse(refusal, 400, NULL, "min_p", "min_p: %g, wanted 0 to 1", s->min_p);
+    if (s->repetition_penalty < 0.01 || s->repetition_penalty > 100)
+        return refuse(refusal, 400, NULL, "repetition_penalty", "repetition_penalty: %g, wanted 0.01 to 100", s->repetition_penalty);
     if (s->presence_penalty < -2 || s->presence_penalty > 2)
         return refuse(refusal, 400, NULL, "presence_penalty", "presence_penalty: %g, wanted -2 to 2", s->presence_penalty);
     if (s->frequency_penalty < -2 || s->frequency_penalty > 2)

@@ -154,9 +154,12 @@ void job_close(struct job *job)
     keeper_remove(job->server->keeper, job);
     if (job->gone || (!job->ended && !job->failed))
         count_gone(job->server->counters, phase_of(job));
-    for (int i = 0; i < job->count; i++)
+    for (int i = 0; i < job->count; i++) {
+        if (job->choices[i].submitted && !job->choices[i].done && !job->failed)
+            count_ended(job->server->counters, ENDED_CANCELLED, clock_seconds() - job->began, NULL);
         if (job->choices[i].submitted)
             qr_release(job->server->engine, job->choices[i].handle);
+    }
     while (job->first) {
         struct event_copy *next = job->first->next;
         qr_free(job->first);

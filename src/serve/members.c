@@ -25,6 +25,7 @@ void request_text_free(struct request_text *r)
     qr_free(r->stop_tokens);
     qr_free(r->banned);
     qr_free(r->id);
+    qr_chat_close(r->chat);
     qr_grammar_close(r->grammar);
     *r = (struct request_text){0};
 }
@@ -34,7 +35,22 @@ void request_text_point(struct request_text *out)
     out->request.sampling = &out->sampling;
     out->request.tokens = out->tokens.data;
     out->request.token_count = out->tokens.count;
-    out->request.grammar = out->grammar;
+    out->request.grammar = out->grammar ? out->grammar : out->chat ? qr_chat_grammar(out->chat) : NULL;
+}
+
+qr_status request_text_chat(struct request_text *out, qr_chat *chat, qr_error *err)
+{
+    qr_chat_info info;
+    qr_chat_get_info(chat, &info);
+    out->chat = chat;
+    out->tokens.data = qr_calloc(info.token_count + 1, sizeof *out->tokens.data);
+    if (!out->tokens.data)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for a prompt of %zu tokens", info.token_count);
+    memcpy(out->tokens.data, info.tokens, info.token_count * sizeof *info.tokens);
+    out->tokens.count = info.token_count;
+    out->request.grammar_after_reasoning = qr_chat_grammar(chat) && info.starts_in_reasoning;
+    request_text_point(out);
+    return QR_OK;
 }
 
 qr_status member_wrong(qr_error *err, const char *member, const struct json *value, const char *wanted)
@@ -204,13 +220,23 @@ static qr_status read_logprobs(const struct json *line, qr_request *out, qr_erro
     return QR_OK;
 }
 
+/* More than any context holds is as much as it holds. */
+static qr_status read_most(const struct json *line, const char *name, struct request_text *out, qr_error *err)
+{
+    int64_t most;
+    if (json_int64(member_of(line, name), &most) && most > INT32_MAX)
+        out->request.max_tokens = INT32_MAX;
+    else
+        return member_int(line, name, out->may_say_nothing ? 0 : 1, INT32_MAX, &out->request.max_tokens, err);
+    return QR_OK;
+}
+
 static qr_status read_limits(const struct json *line, struct request_text *out, qr_error *err)
 {
     qr_request *q = &out->request;
-    const int64_t least = out->may_say_nothing ? 0 : 1;
-    qr_status st = member_int(line, "max_tokens", least, INT32_MAX, &q->max_tokens, err);
+    qr_status st = read_most(line, "max_tokens", out, err);
     if (st == QR_OK)
-        st = member_int(line, "max_completion_tokens", least, INT32_MAX, &q->max_tokens, err);
+        st = read_most(line, "max_completion_tokens", out, err);
     if (st == QR_OK)
         st = member_int(line, "min_tokens", 0, INT32_MAX, &q->min_tokens, err);
     if (st == QR_OK)

@@ -16,9 +16,12 @@ struct request_text {
     int32_t *stop_tokens, *banned;
     char *id;
     qr_grammar *grammar;  /* what the answer has to be; NULL: anything */
+    qr_chat *chat;        /* of which the prompt and a grammar are; NULL */
     bool may_say_nothing; /* a max_tokens of 0 is read as one that is absent */
 };
 void request_text_free(struct request_text *r);
+/* Takes a chat over: its tokens are the prompt, and the answer is held to what it asks of it. */
+qr_status request_text_chat(struct request_text *out, qr_chat *chat, qr_error *err);
 /* Lets the request point at what is beside it. */
 void request_text_point(struct request_text *out);
 

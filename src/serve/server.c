@@ -99,6 +99,35 @@ static bool check_length(const struct exchange *x, struct refusal *refusal)
     return true;
 }
 
+/* How many headers of that name there are, and whether all say the same. */
+struct lengths {
+    const char *first;
+    bool differ;
+};
+
+static enum MHD_Result see_header(void *user, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+    struct lengths *l = user;
+    (void)kind;
+    if (strcasecmp(name, "content-length") != 0)
+        return MHD_YES;
+    l->differ |= l->first && value && strcmp(l->first, value) != 0;
+    l->first = value;
+    return MHD_YES;
+}
+
+/* What two readers of one connection could understand in two ways (RFC 9112, 3.2 and 6.3). */
+static bool check_framing(const struct exchange *x, const char *version, struct refusal *refusal)
+{
+    struct lengths l = {0};
+    MHD_get_connection_values(x->connection, MHD_HEADER_KIND, see_header, &l);
+    if (l.differ || (l.first && exchange_header(x, "transfer-encoding")))
+        return refuse(refusal, 400, NULL, NULL, "the length of the request's body is told in two ways");
+    if (strcmp(version, "HTTP/1.1") == 0 && !exchange_header(x, "host"))
+        return refuse(refusal, 400, NULL, NULL, "the request has no Host header");
+    return true;
+}
+
 static bool find_route(struct exchange *x, const char *method, const char *path, const char **allow, struct refusal *refusal)
 {
     bool known;
@@ -142,7 +171,7 @@ static enum MHD_Result refuse_early(struct exchange *x, const struct refusal *re
 }
 
 /* The headers are here. */
-static enum MHD_Result meet(struct exchange *x, const char *method, const char *path)
+static enum MHD_Result meet(struct exchange *x, const char *method, const char *path, const char *version)
 {
     struct refusal refusal = {0};
     const char *allow = NULL;
@@ -152,6 +181,8 @@ static enum MHD_Result meet(struct exchange *x, const char *method, const char *
         refuse(&refusal, 414, NULL, NULL, "the path has %zu bytes, at most %d are taken", strlen(path), MOST_LINE);
         return exchange_refuse(x, &refusal);
     }
+    if (!check_framing(x, version, &refusal))
+        return exchange_refuse(x, &refusal);
     if (strcmp(method, "OPTIONS") == 0)
         return answer_options(x);
     if (!find_route(x, method, path, &allow, &refusal))
@@ -194,7 +225,6 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
                                   const char *version, const char *data, size_t *size, void **state)
 {
     struct exchange *x = *state;
-    (void)version;
     if (!x) {
         x = qr_calloc(1, sizeof *x);
         if (!x)
@@ -202,7 +232,7 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
         x->server = user;
         x->connection = connection;
         *state = x;
-        return meet(x, method, path);
+        return meet(x, method, path, version);
     }
     if (*size) {
         const bool goes_on = take_body(x, data, *size);
@@ -334,9 +364,9 @@ void server_drain(struct server *s, double seconds)
     if (atomic_exchange(&s->draining, true))
         return;
     const MHD_socket listening = MHD_quiesce_daemon(s->daemon);
-    wait_for_jobs(s, seconds);
     if (listening != MHD_INVALID_SOCKET)
         close(listening);
+    wait_for_jobs(s, seconds);
 }
 
 void server_close(struct server *s)

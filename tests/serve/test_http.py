@@ -67,6 +67,9 @@ def bodies(s):
     refused("deep JSON", '{"messages":' + "[" * 300 + "]" * 300 + "}", 400, "deeper")
     refused("no messages", {}, 400, "messages")
     refused("a wrong type", {**HELLO, "temperature": "hot"}, 400, "temperature", "temperature")
+    refused("a salt", {**HELLO, "cache_salt": "a"}, 400, "not built", "cache_salt")
+    refused("a penalty that leaves no number", {**HELLO, "repetition_penalty": 1e-308}, 400, "0.01", "repetition_penalty")
+    f.expect("more tokens than there are", s.post(CHAT, {**HELLO, "max_tokens": 3000000000, "stop": ["!"]})[0] == 200, "")
     refused("a wrong value", {**HELLO, "temperature": 3}, 400, "0 to 2", "temperature")
     refused("another model", {**HELLO, "model": "gpt-4"}, 404, "tiny-v41", "model")
     refused("too many answers", {**HELLO, "n": 17}, 400, "n", "n")
@@ -97,6 +100,11 @@ def clients_that_go(s):
     while piece := c.recv(65536):
         got += piece
     f.expect("a half-closed client", b"HTTP/1.1 200" in got and b"chatcmpl-" in got, got[:200])
+    for wrong in (b"Host: x\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}x", b"Host: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+                  b"Content-Length: 2\r\n\r\n{}"):
+        got = s.raw(b"POST /tokenize HTTP/1.1\r\n" + wrong)
+        f.expect("a request that can be read in two ways", got.startswith(b"HTTP/1.1 400") and got.count(b"HTTP/1.1") == 1, got[:300])
+    f.expect("cancelled ones are counted", s.ask("GET", "/metrics")[2].count(b'finished_total{reason="cancelled"} 4') == 1, "")
     f.expect("it is counted", s.ask("GET", "/metrics")[2].count(b"disconnects_total{phase=") == 3, "")
 
 
