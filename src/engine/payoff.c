@@ -7,8 +7,6 @@
 #define ALL_KEPT 0.95
 /* The part of the time that trials may take. */
 #define TRIALS 0.02
-/* The part of a step's time that rows for the drafter may take while a request rests. */
-#define ROWS 0.01
 /* Steps before their times say anything. */
 enum { KNOWN_STEPS = 3 };
 
@@ -27,21 +25,6 @@ void payoff_draft(struct payoff *p, int32_t requests, double seconds)
     p->drafted = KEPT * p->drafted + requests;
     p->draft_seconds = KEPT * p->draft_seconds + seconds;
     p->spent += seconds;
-}
-
-void payoff_rows(struct payoff *p, double seconds)
-{
-    p->row_passes = KEPT * p->row_passes + 1;
-    p->row_seconds = KEPT * p->row_seconds + seconds;
-    p->spent += seconds;
-}
-
-bool payoff_spares_rows(const struct payoff *p, const struct payoff_request *r, int32_t window)
-{
-    if (p->row_passes < KNOWN_STEPS - 0.5 || p->plain.steps < KNOWN_STEPS - 0.5)
-        return false;
-    const double rows = p->row_seconds / p->row_passes, step = p->plain.seconds / p->plain.steps;
-    return rows > ROWS * step && r->rest - r->rested > window;
 }
 
 /* What a request is taken for before anything is known of it. */

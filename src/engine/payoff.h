@@ -13,7 +13,6 @@ struct payoff {
         double steps, rows, seconds; /* sums */
     } plain, verify;
     double drafted, draft_seconds;
-    double row_passes, row_seconds; /* passes that drafted nothing: the drafter's rows of the steps alone */
     double right;      /* drafts of a request's step that were right, of all requests */
     int32_t verdicts;  /* that say so */
     int32_t since_plain; /* steps since the last without drafts */
@@ -23,7 +22,6 @@ struct payoff {
 /* `requests` of them, each a row and its drafts. */
 void payoff_step(struct payoff *p, int32_t requests, int32_t rows, double seconds);
 void payoff_draft(struct payoff *p, int32_t requests, double seconds);
-void payoff_rows(struct payoff *p, double seconds);
 
 /* Of one request. Zero-initialise. */
 struct payoff_request {
@@ -38,10 +36,6 @@ enum {
     PAYOFF_PLAIN = 128                            /* steps with drafts before one without says again what those take */
 };
 void payoff_verified(struct payoff *p, struct payoff_request *r, int32_t right);
-
-/* Whether what a request that rests still makes of its tokens for the drafter can be left out without being missed: it takes more
- * than a hundredth of a step, and the request is not tried again before `window` tokens from now, which is what a draft reads. */
-bool payoff_spares_rows(const struct payoff *p, const struct payoff_request *r, int32_t window);
 
 /* Whether the times of both kinds of steps are known. */
 bool payoff_known(const struct payoff *p);

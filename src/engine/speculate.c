@@ -24,7 +24,6 @@ struct speculation {
     int32_t noted_count;
     struct payoff payoff;
     int32_t proposed;              /* of the pass in hand */
-    bool ran_rows;                 /* MTP: it ran at all */
     struct payoff_request **asked; /* [max_requests] of those that could draft */
     bool *pays;                    /* [max_requests] what came of it */
     struct task **drafting;        /* [max_requests] in the pass in hand */
@@ -251,23 +250,14 @@ static void propose(struct speculation *s, int32_t count)
 static struct task *could_draft(const struct speculation *s, const struct noted *n)
 {
     struct task *t = n->request ? n->request->owner : NULL;
-    return t && t->r && may_draft(n->request, s->choice.least) && n->request->done >= n->request->draft_gap ? t : NULL;
-}
-
-/* It rests for want of rows that were spared. */
-static bool in_gap(const struct noted *n)
-{
-    const struct sched_request *r = n->request;
-    return r && r->state == SCHED_DECODE && r->done < r->draft_gap;
+    return t && t->r && may_draft(n->request, s->choice.least) ? t : NULL;
 }
 
 /* Why a task drafts nothing; once it has drafts that is forgotten. */
-static qr_rest why_not(const struct speculation *s, const struct noted *n, bool could)
+static qr_rest why_not(const struct speculation *s, bool could, bool drafts)
 {
-    if (n->drafts)
+    if (drafts)
         return QR_REST_LOST; /* until there are some */
-    if (in_gap(n))
-        return QR_REST_COST;
     return !could ? QR_REST_END : payoff_known(&s->payoff) ? QR_REST_COST : QR_REST_TIMES;
 }
 
@@ -294,9 +284,7 @@ static int32_t choose(struct speculation *s)
         chosen += n->drafts;
         s->others += !n->drafts && n->request && n->request->state == SCHED_DECODE;
         if (t)
-            t->drafts = (struct task_drafts){.rest = why_not(s, n, could)};
-        if (t && in_gap(n))
-            t->payoff.rested++;
+            t->drafts = (struct task_drafts){.rest = why_not(s, could, n->drafts)};
     }
     return chosen;
 }
@@ -354,27 +342,11 @@ static qr_status draft_blocks(struct speculation *s, qr_error *err)
 
 /* ---- MTP ---- */
 
-/* Leaves out the row of a request that rests for long. It drafts again, and its state becomes an image again, once a window of rows
- * has been made behind the gap. */
-static bool spared(const struct speculation *s, const struct noted *n)
-{
-    struct sched_request *r = n->request;
-    const struct task *t = r ? r->owner : NULL;
-    const int32_t window = s->engine->model->config.sliding_window;
-    if (!s->choice.rests || !t || !t->r || n->drafts || n->kept || r->state != SCHED_DECODE || r->image_due >= 0 ||
-        r->done - n->key_from != 1 || !payoff_spares_rows(&s->payoff, &t->payoff, window))
-        return false;
-    r->draft_gap = r->done + window;
-    return true;
-}
-
 /* The rows of a span that the MTP layer runs on, with the token that follows each; false: none. */
 static bool serial_span(struct speculation *s, const struct noted *n, int32_t used, struct draft_span *out)
 {
     const struct sched_request *r = n->request;
     const int32_t end = r && r->slot >= 0 ? r->done : 0; /* one that has ended keeps its slot until its image is stored */
-    if (spared(s, n))
-        return false;
     if (end <= n->key_from || end >= r->count) /* gone, or the tokens behind it are not known */
         return false;
     if (used + end - n->key_from > s->engine->max_rows) /* rows that images brought may be more than a step has room for */
@@ -408,7 +380,6 @@ static qr_status draft_serially(struct speculation *s, qr_error *err)
     }
     if (spans == 0)
         return QR_OK;
-    s->ran_rows = true;
     TRY(runner_draft(s->engine->runner, s->spans, spans, NULL, err));
     for (int32_t i = 0; i < count; i++) {
         const float *logits;
@@ -441,14 +412,11 @@ void speculation_draft(struct speculation *s)
     const double start = clock_seconds();
     const int32_t chosen = choose(s);
     s->proposed = 0;
-    s->ran_rows = false;
     qr_status st = s->choice.drafter == QR_DRAFTER_DSPARK ? draft_blocks(s, &err) : draft_serially(s, &err);
     if (st == QR_OK && s->choice.drafter == QR_DRAFTER_MTP)
         st = keep_for_images(s, &err);
-    const double seconds = clock_seconds() - start;
-    if (chosen == 0 && s->ran_rows)
-        payoff_rows(&s->payoff, seconds);
     if (chosen > 0) {
+        const double seconds = clock_seconds() - start;
         payoff_draft(&s->payoff, chosen, seconds);
         if (s->record)
             draft_record_pass(s->record, chosen, seconds);

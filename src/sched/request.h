@@ -90,7 +90,6 @@ struct sched_request {
     int32_t block_count;
     struct row_plan rows; /* of this admission */
     int32_t draft_from;   /* first position whose rows of the drafter's rings are its own (speculation.md 3, valid_from) */
-    int32_t draft_gap;    /* rows of those rings are missing in the window of every position below; 0. Its owner sets it */
     bool fresh;           /* the slot is new to it: the next span places its cursor */
     bool restored;        /* an image or another slot filled it */
 

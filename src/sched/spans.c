@@ -112,7 +112,7 @@ static int32_t image_wanted(struct sched *s, const struct sched_request *r, int3
     const int32_t boundary = end / s->block * s->block;
     if (prefill)
         return end == start_next_cut(s, r, r->next) ? end : -1;
-    return boundary > r->next && boundary >= r->draft_gap && start_image_pays(s, boundary, 0) ? boundary : -1;
+    return boundary > r->next && start_image_pays(s, boundary, 0) ? boundary : -1;
 }
 
 void span_add(struct sched *s, struct sched_request *r, struct chunk chunk)

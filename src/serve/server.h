@@ -29,7 +29,7 @@ struct serve_settings {
     int default_max_tokens;        /* 0: 65,536 with thinking, else 8,192 */
     const char *reasoning_field;   /* "reasoning_content", "reasoning", "both" */
     bool open_models;              /* GET /v1/models needs no key */
-    bool vendor_sampling, ignore_server_tools, nonstream_keepalive, metrics_alias_vllm;
+    bool vendor_sampling, ignore_server_tools, metrics_alias_vllm;
     double drain_seconds;
     qr_chat_options chat;
     const struct qr_log *log;      /* of what requests want and do not get; NULL: nowhere */
