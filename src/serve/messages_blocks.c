@@ -230,14 +230,19 @@ static bool refuse_block(const struct reader *r, const struct json *block, size_
     return wrong_block(r, number, what);
 }
 
-/* All but the results. */
-static bool write_user_parts(const struct reader *r, const struct json *blocks)
+/* Text and images; of an answer's turn reasoning and calls, of a question's the results, stand elsewhere. */
+static bool stands_elsewhere(const struct json *block, bool answer)
+{
+    return answer ? is(block, "thinking") || is(block, "redacted_thinking") || is(block, "tool_use") : is(block, "tool_result");
+}
+
+static bool write_parts(const struct reader *r, const struct json *blocks, bool answer)
 {
     size_t i = 0;
     json_w_key(r->w, "content");
     json_w_array(r->w);
     for (const struct json *block = blocks->child; block; block = block->next, i++) {
-        if (is(block, "tool_result"))
+        if (stands_elsewhere(block, answer))
             continue;
         if (is(block, "image"))
             write_image(r, block);
@@ -271,7 +276,7 @@ static bool write_user(const struct reader *r, const struct json *content)
     if (results && results == content->count)
         return true;
     open_message(r, results == 0);
-    if (!write_user_parts(r, content))
+    if (!write_parts(r, content, false))
         return false;
     json_w_end_object(r->w);
     return true;
@@ -350,25 +355,6 @@ static bool write_calls(const struct reader *r, const struct json *blocks)
     return true;
 }
 
-static bool write_assistant_parts(const struct reader *r, const struct json *blocks)
-{
-    size_t i = 0;
-    json_w_key(r->w, "content");
-    json_w_array(r->w);
-    for (const struct json *block = blocks->child; block; block = block->next, i++) {
-        if (is(block, "thinking") || is(block, "redacted_thinking") || is(block, "tool_use"))
-            continue;
-        if (is(block, "image"))
-            write_image(r, block);
-        else if (!is(block, "text"))
-            return refuse_block(r, block, i);
-        else if (!write_text(r, block, i))
-            return false;
-    }
-    json_w_end_array(r->w);
-    return true;
-}
-
 static bool write_assistant(const struct reader *r, const struct json *content, bool last)
 {
     open_message(r, false);
@@ -377,7 +363,7 @@ static bool write_assistant(const struct reader *r, const struct json *content, 
     if (content->kind == JSON_STRING) {
         json_w_key(r->w, "content");
         json_w_value(r->w, content);
-    } else if (!write_reasoning(r, content) || !write_assistant_parts(r, content) || !write_calls(r, content)) {
+    } else if (!write_reasoning(r, content) || !write_parts(r, content, true) || !write_calls(r, content)) {
         return false;
     }
     json_w_end_object(r->w);
