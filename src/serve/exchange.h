@@ -17,8 +17,10 @@ struct exchange {
     const struct route *route;
     const char *rest;          /* of the path, behind a route that ends in a star */
     char request_id[64];
+    size_t uri_length;         /* of the path and its query, as they came */
     struct buffer body;
     size_t dropped;            /* bytes of a body that is too large */
+    bool met;                  /* its headers have been looked at */
     bool too_large, asked;     /* asked: the whole request is here and its handler was called */
     struct refusal refused;    /* by its headers; status 0: it is not */
     struct job *job;           /* the generation that it waits for, or NULL */
