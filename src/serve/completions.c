@@ -67,7 +67,7 @@ static void write_choice(struct job *job, struct choice *c, struct json_writer *
         json_w_member_null(w, "logprobs");
     json_w_member_string(w, "finish_reason", reason);
     if (job->return_token_ids && c->done) {
-        ids_write(w, "token_ids", (const int32_t *)(void *)c->ids.data, c->ids.length / sizeof(int32_t));
+        ids_write(w, "token_ids", (const int32_t *)(void *)c->ids.data, job->no_answer ? 0 : c->ids.length / sizeof(int32_t));
         ids_write(w, "prompt_token_ids", prompt_of(job, c)->data, prompt_of(job, c)->count);
     }
     json_w_end_object(w);
@@ -119,6 +119,8 @@ static void take_prompt(struct job *job, struct choice *c, const qr_event *e)
         if (i < added_to(job, c))
             s->logprobs.characters = 0;
     }
+    if (s)
+        legacy_break(&s->logprobs); /* the answer is decoded as a text of its own */
     if (!how(job)->echo && c->index == 0) {
         struct json_writer *w = json_writer_open(false);
         const char *text;
@@ -136,7 +138,7 @@ static void token(struct job *job, struct choice *c, const qr_event *e)
 {
     struct said *s = said_of(c);
     say_prompt(job, c);
-    if (s && how(job)->logprobs && !how(job)->no_answer && e->logprob.rank)
+    if (s && how(job)->logprobs && !job->no_answer && e->logprob.rank)
         legacy_add(&s->logprobs, job->server->model, e->token, &e->logprob, e->top, e->top_count);
 }
 
@@ -144,17 +146,20 @@ static void delta(struct job *job, struct choice *c, qr_delta_kind kind, uint32_
 {
     (void)kind;
     (void)call;
-    if (job->stream && !how(job)->no_answer && length)
+    if (job->stream && !job->no_answer && length)
         chunk(job, c, text, length, NULL);
 }
 
-static const char *reason_of(const struct choice *c) { return c->finish == QR_FINISH_LENGTH ? "length" : "stop"; }
+static const char *reason_of(const struct job *job, const struct choice *c)
+{
+    return c->finish == QR_FINISH_LENGTH || job->no_answer ? "length" : "stop";
+}
 
 static void done(struct job *job, struct choice *c)
 {
     say_prompt(job, c);
     if (job->stream)
-        chunk(job, c, "", 0, reason_of(c));
+        chunk(job, c, "", 0, reason_of(job, c));
 }
 
 static void end(struct job *job) { openai_end(job, "text_completion"); }
@@ -172,9 +177,9 @@ static void body(struct job *job, struct json_writer *w)
         struct buffer text = {0};
         if (s)
             buffer_append(&text, s->echo.data, s->echo.length);
-        if (!how(job)->no_answer)
+        if (!job->no_answer)
             buffer_append(&text, c->content.data, c->content.length);
-        write_choice(job, c, w, text.data ? text.data : "", text.length, reason_of(c));
+        write_choice(job, c, w, text.data ? text.data : "", text.length, reason_of(job, c));
         buffer_free(&text);
     }
     json_w_end_array(w);

@@ -145,6 +145,7 @@ enum MHD_Result api_completions(struct exchange *x)
     c->prompts = NULL;
     const struct job_request request = {.dialect = &completions_dialect, .stream = a.stream, .include_usage = a.include_usage,
                                         .usage_always = a.usage_always, .return_token_ids = a.return_token_ids,
+                                        .no_answer = c->no_answer,
                                         .answers = a.answers, .document = document, .text = &a.text, .prompts = prompts,
                                         .prompt_count = c->prompt_count, .keepalive = KEEPALIVE, .own = c};
     return job_start(x, &request);

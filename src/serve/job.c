@@ -183,8 +183,8 @@ static struct job *make_job(struct exchange *x, const struct job_request *r)
         return NULL;
     *job = (struct job){.server = x->server, .exchange = x, .dialect = r->dialect, .stream = r->stream,
                         .include_usage = r->include_usage, .usage_always = r->usage_always, .logprobs_all = r->logprobs_all,
-                        .return_token_ids = r->return_token_ids, .answers = r->answers, .document = r->document, .text = *r->text, .chats = r->chats,
-                        .prompts = r->prompts, .prompt_count = r->prompt_count, .own = r->own, .keepalive = r->keepalive,
+                        .return_token_ids = r->return_token_ids, .no_answer = r->no_answer, .answers = r->answers,
+                        .document = r->document, .text = *r->text, .chats = r->chats, .prompts = r->prompts, .prompt_count = r->prompt_count, .own = r->own, .keepalive = r->keepalive,
                         .began = clock_seconds(), .created = (long long)time(NULL)};
     job->last = &job->first;
     job->last_said = job->began;
@@ -503,7 +503,7 @@ void job_event(struct job *job, const char *name, struct json_writer *w)
 int64_t job_output_tokens(const struct job *job)
 {
     int64_t sum = 0;
-    for (int i = 0; i < job->count; i++)
+    for (int i = 0; i < job->count && !job->no_answer; i++)
         sum += job->choices[i].tokens;
     return sum;
 }

@@ -66,6 +66,7 @@ struct dialect {
 struct job_request {
     const struct dialect *dialect;
     bool stream, include_usage, usage_always, logprobs_all, return_token_ids;
+    bool no_answer;            /* one token is made, of which nothing is said: the prompt alone is wanted */
     int answers;               /* of each prompt */
     struct json_document *document; /* that `text` and the dialect point into; taken over */
     struct request_text *text; /* how; its prompt is that of each chat or list */
@@ -80,7 +81,7 @@ struct job {
     struct server *server;
     struct exchange *exchange;
     const struct dialect *dialect;
-    bool stream, include_usage, usage_always, logprobs_all, return_token_ids;
+    bool stream, include_usage, usage_always, logprobs_all, return_token_ids, no_answer;
     int answers;
     struct choice *choices;
     int count, done, over;
@@ -122,6 +123,7 @@ void job_abort(struct job *job, const char *why);
 /* Of dialects. */
 /* "data: " and the writer's text, or "event: NAME" before it; empties the writer. */
 void job_event(struct job *job, const char *name, struct json_writer *w);
+/* That the answers have so far. */
 int64_t job_output_tokens(const struct job *job);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/utf8.h"
 #include "serve/logprobs.h"
 
 void legacy_free(struct legacy_logprobs *l)
@@ -26,12 +27,44 @@ static void append(struct buffer *list, struct json_writer *w)
     json_writer_reset(w);
 }
 
-static size_t characters(const qr_text *text)
+/* Whether the character that tokens have begun goes on with this byte. */
+static bool goes_on(const struct legacy_logprobs *l, unsigned char byte)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < text->length; i++)
-        n += ((unsigned char)text->data[i] & 0xC0) != 0x80;
-    return n;
+    return l->held_count == 1 ? utf8_second_fits(l->held[0], byte) : (byte & 0xC0) == 0x80;
+}
+
+void legacy_break(struct legacy_logprobs *l)
+{
+    l->characters += l->held_count != 0;
+    l->held_count = 0;
+}
+
+/* Counts as text is decoded: one U+FFFD for each run of bytes that can become no character (protocol.md 1.7). */
+static void count_byte(struct legacy_logprobs *l, unsigned char byte)
+{
+    if (l->held_count && !goes_on(l, byte))
+        legacy_break(l);
+    const size_t length = utf8_length(l->held_count ? l->held[0] : byte);
+    l->held[l->held_count++] = byte;
+    if (l->held_count < length)
+        return;
+    l->characters++;
+    l->held_count = 0;
+}
+
+/* Where a token begins; one in the middle of a character: where that begins. */
+static size_t offset_of(const struct legacy_logprobs *l, const unsigned char *bytes, size_t length)
+{
+    return l->characters + (l->held_count && length && !goes_on(l, bytes[0]));
+}
+
+static void count_token(struct legacy_logprobs *l, const qr_model *model, int32_t token, struct json_writer *w)
+{
+    size_t length = 0;
+    const unsigned char *bytes = qr_token_bytes(model, token, &length);
+    json_w_uint(w, offset_of(l, bytes, length));
+    for (size_t i = 0; i < length; i++)
+        count_byte(l, bytes[i]);
 }
 
 /* Of two ids with one text the likelier counts, which stands first. */
@@ -92,9 +125,8 @@ void legacy_add(struct legacy_logprobs *l, const qr_model *model, int32_t token,
     else
         json_w_null(w);
     append(&l->top, w);
-    json_w_uint(w, l->characters);
+    count_token(l, model, token, w);
     append(&l->offsets, w);
-    l->characters += characters(&text);
     json_writer_close(w);
     qr_text_free(&text);
 }

@@ -9,7 +9,9 @@
 /* Zero-initialise; legacy_free. JSON, with a comma before each element but the first. */
 struct legacy_logprobs {
     struct buffer tokens, values, top, offsets;
-    size_t characters;      /* of the text so far: where the next token begins */
+    size_t characters;      /* of the text so far, */
+    unsigned char held[4];  /* and the beginning of one more, which tokens have in parts */
+    size_t held_count;
     size_t said[4];         /* bytes of each list that a stream has said */
 };
 void legacy_free(struct legacy_logprobs *l);
@@ -17,6 +19,8 @@ void legacy_free(struct legacy_logprobs *l);
 /* A token with its likeliest ones; `value` NULL: nothing is known of it (the first of a prompt). */
 void legacy_add(struct legacy_logprobs *l, const qr_model *model, int32_t token, const qr_token_logprob *value,
                 const qr_token_logprob *top, size_t top_count);
+/* What follows is another text: a character that has only begun is none (U+FFFD). */
+void legacy_break(struct legacy_logprobs *l);
 /* "logprobs": {...} with what has not been said yet. */
 void legacy_write(struct legacy_logprobs *l, struct json_writer *w);
 

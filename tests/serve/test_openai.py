@@ -100,12 +100,27 @@ def completions(s):
     f.expect("echo's lists", all(len(v) == len(ids) + 6 for v in lp.values()) and lp["token_logprobs"][0] is None and lp["top_logprobs"][0] is None, lp)
     f.expect("the drawn ones are its end", lp["token_logprobs"][-6:] == text["logprobs"]["token_logprobs"], lp)
     f.expect("offsets", all(echo["text"][o:].startswith(t) for t, o in zip(lp["tokens"][1:], lp["text_offset"][1:])), lp)
+    text = "a\U0001f642b\u00e9\U0001f642."  # characters that several tokens share, each of them where the character begins
+    lp = s.post(TEXT, {"prompt": text, "max_tokens": 0, "echo": True, "logprobs": 0})[2]["choices"][0]["logprobs"]
+    split = [(t, o) for t, o in zip(lp["tokens"][1:], lp["text_offset"][1:])]
+    f.expect("offsets behind split characters", all(text[o:].startswith(t) if "\ufffd" not in t else ord(text[o]) > 127 for t, o in split) and
+             sum("\ufffd" in t for t, _ in split) > 4 and split[-1] == (".", 5), split)
+    cut = s.post("/tokenize", {"prompt": text})[2]["tokens"][:3]
+    echo = s.post(TEXT, {"prompt": cut, "max_tokens": 2, "echo": True, "logprobs": 0, "temperature": 0})[2]["choices"][0]
+    bos = len(echo["logprobs"]["tokens"][0])
+    f.expect("offsets behind a cut character", echo["text"][bos:bos + 2] == "a\ufffd" and echo["logprobs"]["text_offset"][:4] == [0, bos, bos + 1, bos + 2], echo)
     harness = {"prompt": [ids, ids[:3]], "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": True, "seed": 1}
     both = s.post(TEXT, harness)[2]["choices"]
     f.expect("a batch", [c["index"] for c in both] == [0, 1] and [len(c["logprobs"]["tokens"]) for c in both] == [len(ids) + 1, 4], both)
     f.expect("the greedy token is among the top", all(t is None or max(t.values()) >= v for t, v in zip(lp["top_logprobs"], lp["token_logprobs"])), lp)
-    none = s.post(TEXT, {**harness, "prompt": ids, "max_tokens": 0})[2]["choices"][0]
-    f.expect("nothing but the echo", len(none["logprobs"]["tokens"]) == len(ids) and "On" in none["text"], none)
+    said = s.post(TEXT, {**harness, "prompt": ids, "max_tokens": 0, "return_token_ids": True})[2]
+    none = said["choices"][0]
+    f.expect("nothing but the echo", len(none["logprobs"]["tokens"]) == len(ids) and none["finish_reason"] == "length" and none["token_ids"] == []
+             and none["text"].endswith("Once upon a time"), none)
+    f.expect("no token of an answer", (said["usage"]["completion_tokens"], said["usage"]["total_tokens"]) == (0, len(ids)), said["usage"])
+    events = s.stream(TEXT, {**harness, "prompt": ids, "max_tokens": 0, "stream_options": {"include_usage": True}})
+    f.expect("the same in pieces", "".join(e["choices"][0]["text"] for _, e in events[:-1] if e["choices"]) == none["text"] and
+             events[-2][1]["usage"]["completion_tokens"] == 0, events)
     f.expect("max_tokens 0 without echo", s.post(TEXT, {"prompt": "x", "max_tokens": 0})[0] == 400, "")
     f.expect("no prompt", s.post(TEXT, {"max_tokens": 1})[0] == 400, "")
     f.expect("an id that is none", s.post(TEXT, {"prompt": [1, 10**9], "max_tokens": 1})[0] == 400, "")
