@@ -260,13 +260,16 @@ static void begin_pass(struct sched *s)
     s->metrics.passes++;
 }
 
-/* Rows that requests which are ready to decode will run. */
-static int32_t decode_demand(const struct sched *s)
+/* Rows that requests which are ready to decode will run, and how many requests those are. */
+static int32_t decode_demand(const struct sched *s, int32_t *requests)
 {
     int32_t rows = 0;
+    *requests = 0;
     for (const struct sched_request *r = s->running.first; r; r = r->list_next)
-        if (decode_ready(s, r))
+        if (decode_ready(s, r)) {
             rows += decode_rows(r);
+            ++*requests;
+        }
     return rows;
 }
 
@@ -304,9 +307,11 @@ static void fill(struct sched *s)
     attach_moves(s);
     grow_decoding(s);
     attach_stores(s);
-    const int32_t decode = decode_demand(s);
+    int32_t decoding;
+    const int32_t decode = decode_demand(s, &decoding);
     const bool mixed = s->options.max_prefill_rows != 0;
     s->prefill_left = prefill_budget(s, decode);
+    s->prompts_most = s->options.max_requests - (mixed ? decoding : 0);
     s->logits_left -= mixed ? decode : 0;
     resume_prefills(s);
     admit_waiting(s);

@@ -4,10 +4,11 @@
 
 /* ---- prefill ---- */
 
-/* Logits rows that a chunk may have: what is left, one kept for each request that may still come into this step. */
+/* Logits rows that a chunk may have: what decode rows leave, one kept for each other prompt that may still come into this
+ * step. At least one, because a step has logits for every request's decode rows. */
 static int32_t logits_room(const struct sched *s)
 {
-    return s->logits_left - (s->options.max_requests - s->making->batch.count - 1);
+    return s->logits_left - (s->prompts_most - s->making->batch.count - 1);
 }
 
 struct chunk next_chunk(struct sched *s, const struct sched_request *r)

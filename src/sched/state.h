@@ -58,6 +58,7 @@ struct sched {
     /* of the pass that is going on */
     struct out_batch *making;
     int32_t prefill_left, logits_left;
+    int32_t prompts_most; /* requests that may have a chunk in it: those that decode in it have none */
 
     struct sched_metrics metrics;
     struct books books;
