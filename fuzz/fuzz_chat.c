@@ -2,27 +2,12 @@
  * control tokens are its markup segments and no others. Reads models/tiny-v41: run it in the project's folder. */
 #include "fuzz.h"
 
-#include <stdio.h>
 #include <string.h>
 
-#include "base/file.h"
+#include "models.h"
 #include "text/chat.h"
 
 static struct tokenizer *tok;
-
-static void load(void)
-{
-    char *json;
-    size_t size;
-    qr_error err = {0};
-    if (file_read("models/tiny-v41/tokenizer.json", 1 << 24, &json, &size, &err) != QR_OK) {
-        fprintf(stderr, "%s\n", err.message);
-        abort();
-    }
-    struct tok_source source = {.json = json, .size = size, .name = "tokenizer.json"};
-    must(tok_load(&source, NULL, &tok, &err) == QR_OK);
-    qr_free(json);
-}
 
 static void check_segments(const struct prompt *p)
 {
@@ -81,7 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct json_document *doc;
     if (!tok)
-        load();
+        tok = fuzz_tokenizer(SPLIT_AUTO);
     if (size == 0 || json_parse((const char *)data + 1, size - 1, "request", false, &doc, NULL) != QR_OK)
         return 0;
     render(json_root(doc), data[0]);

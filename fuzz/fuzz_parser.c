@@ -3,11 +3,10 @@
  * what is shown is text. Reads models/tiny-v41: run it in the project's folder. */
 #include "fuzz.h"
 
-#include <stdio.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/utf8.h"
+#include "models.h"
 #include "text/parser.h"
 
 static struct tokenizer *tok;
@@ -22,16 +21,7 @@ static void load(void)
                                          TOKEN_USER, "<|EOT|>",   TOKEN_DSML,      TOKEN_DSML};
     static struct arena arena;
     static struct json_document *doc; /* stays, as the list of tools does */
-    char *json;
-    size_t size;
-    qr_error err = {0};
-    if (file_read("models/tiny-v41/tokenizer.json", 1 << 24, &json, &size, &err) != QR_OK) {
-        fprintf(stderr, "%s\n", err.message);
-        abort();
-    }
-    struct tok_source source = {.json = json, .size = size, .name = "tokenizer.json"};
-    must(tok_load(&source, NULL, &tok, &err) == QR_OK);
-    qr_free(json);
+    tok = fuzz_tokenizer(SPLIT_AUTO);
     for (int32_t id = 0; id < tok_base_count(tok); id++) {
         size_t length;
         const uint8_t *bytes = tok_bytes(tok, id, &length);

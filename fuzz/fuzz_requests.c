@@ -11,21 +11,11 @@
 #include "base/jsonl.h"
 #include "cli/sampling_options.h"
 #include "engine/request.h"
+#include "models.h"
 
 enum { LONGEST = 512 };
 
 static qr_model *model;
-
-static void load(void)
-{
-    qr_model_options options = QR_MODEL_OPTIONS;
-    qr_error err = {0};
-    options.threads = 1;
-    if (qr_model_open("models/tiny-v41", &options, &model, &err) != QR_OK) {
-        fprintf(stderr, "%s\n", err.message);
-        abort();
-    }
-}
 
 static void check_tokens(const int32_t *tokens, int64_t count)
 {
@@ -72,7 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct json_document *doc = NULL;
     FILE *file = size ? fmemopen((void *)(uintptr_t)data, size, "r") : NULL;
     if (!model)
-        load();
+        model = fuzz_model();
     if (!file)
         return 0;
     jsonl_open(&reader, file, "input");

@@ -3,32 +3,21 @@
  * JSON. Reads models/tiny-v41: run it in the project's folder. */
 #include "fuzz.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "base/buffer.h"
-#include "base/file.h"
+#include "models.h"
 #include "text/grammar_make.h"
 #include "text/grammar_run.h"
 
-enum { MOST_TOKENS = 24 };
+/* Of the vocabulary its first part: every byte, and the commonest tokens, whose trie a mask walks in a tenth of the time. */
+enum { VOCABULARY = 512, MOST_TOKENS = 12 };
 
 static struct tokenizer *tok;
 static struct token_trie *trie;
 
 static void load(void)
 {
-    char *json;
-    size_t size;
-    qr_error err = {0};
-    if (file_read("models/tiny-v41/tokenizer.json", 1 << 24, &json, &size, &err) != QR_OK) {
-        fprintf(stderr, "%s\n", err.message);
-        abort();
-    }
-    struct tok_source source = {.json = json, .size = size, .name = "tokenizer.json"};
-    must(tok_load(&source, NULL, &tok, &err) == QR_OK);
-    must(token_trie_open(tok, tok_count(tok), &trie, &err) == QR_OK);
-    qr_free(json);
+    tok = fuzz_tokenizer(SPLIT_AUTO);
+    must(token_trie_open(tok, VOCABULARY, &trie, NULL) == QR_OK);
 }
 
 /* A token of the mask, of which there must be one. */

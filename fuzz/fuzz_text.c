@@ -2,31 +2,14 @@
  * again, and the stream of pieces is the text as a whole. Reads models/tiny-v41: run it in the project's folder. */
 #include "fuzz.h"
 
-#include <stdio.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/utf8.h"
+#include "models.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer.h"
 
 static struct tokenizer *scanner, *regex;
-
-static struct tokenizer *load(enum split_engine engine)
-{
-    struct tokenizer *tok;
-    char *json;
-    size_t size;
-    qr_error err = {0};
-    if (file_read("models/tiny-v41/tokenizer.json", 1 << 24, &json, &size, &err) != QR_OK) {
-        fprintf(stderr, "%s\n", err.message);
-        abort();
-    }
-    struct tok_source source = {.json = json, .size = size, .name = "tokenizer.json", .engine = engine};
-    must(tok_load(&source, NULL, &tok, &err) == QR_OK);
-    qr_free(json);
-    return tok;
-}
 
 static void comes_back(const struct tok_ids *ids, const char *text, size_t size)
 {
@@ -61,8 +44,8 @@ static void arbitrary_ids(const uint8_t *data, size_t size)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (!scanner) {
-        scanner = load(SPLIT_AUTO);
-        regex = load(SPLIT_REGEX);
+        scanner = fuzz_tokenizer(SPLIT_AUTO);
+        regex = fuzz_tokenizer(SPLIT_REGEX);
     }
     if (size == 0)
         return 0;
