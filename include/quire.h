@@ -187,6 +187,7 @@ typedef struct qr_model_info {
     /* generation_config.json; a missing one: temperature 1, top_p 1 */
     double temperature, top_p;
     bool thinking_levels;        /* the profile knows effort levels */
+    char profile[16];            /* of the arithmetic: "reference" or "w8a8" */
 } qr_model_info;
 QR_API void qr_model_get_info(const qr_model *model, qr_model_info *out);
 
@@ -405,6 +406,9 @@ typedef struct qr_chat_info {
     size_t tools;                /* that the answer may call */
 } qr_chat_info;
 QR_API void qr_chat_get_info(const qr_chat *chat, qr_chat_info *out);
+/* The pieces of the prompt's text, from 0 on: markup is one control token, what is between two of them was tokenized as plain
+ * text. NULL behind the last. Not NUL-terminated; lives as long as the chat. */
+QR_API const char *qr_chat_segment(const qr_chat *chat, size_t index, size_t *length, bool *markup);
 /* What the request wants its answer to be: response_format, a forced tool_choice, strict tools. NULL: anything. Lives as long
  * as the chat. It is a grammar behind the reasoning (qr_request.grammar_after_reasoning: info.starts_in_reasoning). */
 QR_API const qr_grammar *qr_chat_grammar(const qr_chat *chat);

@@ -98,4 +98,15 @@ void qr_chat_get_info(const qr_chat *chat, qr_chat_info *out)
                           .tools = c->tools.count};
 }
 
+const char *qr_chat_segment(const qr_chat *chat, size_t index, size_t *length, bool *markup)
+{
+    const struct prompt *p = &chat->rendered.chat.prompt;
+    *length = 0;
+    if (index >= p->count)
+        return NULL;
+    *length = p->segments[index].length;
+    *markup = p->segments[index].markup;
+    return p->text.data + p->segments[index].offset;
+}
+
 const qr_grammar *qr_chat_grammar(const qr_chat *chat) { return chat->grammar; }

@@ -116,4 +116,5 @@ void qr_model_get_info(const qr_model *model, qr_model_info *out)
     snprintf(out->family, sizeof out->family, "%s", config_family_title(c));
     (void)backend_name(model->device, out->backend, sizeof out->backend, NULL); /* it was there when the model was opened */
     snprintf(out->prompt_profile, sizeof out->prompt_profile, "%s", model->prompt_profile);
+    snprintf(out->profile, sizeof out->profile, "%s", config_profile_name(model->plan.profile));
 }

@@ -39,9 +39,11 @@ enum MHD_Result api_version(struct exchange *x)
     if (w) {
         json_w_object(w);
         json_w_member_string(w, "version", qr_version());
+        json_w_member_string(w, "commit", quire_commit);
         json_w_member_string(w, "model", s->name);
         json_w_member_string(w, "family", s->info.family);
         json_w_member_string(w, "backend", s->info.backend);
+        json_w_member_string(w, "profile", s->info.profile);
         json_w_member_string(w, "prompt_profile", s->info.prompt_profile);
         json_w_end_object(w);
     }

@@ -91,8 +91,8 @@ static void write_engine(const struct server *s, struct buffer *b)
     counter(b, "draft_tokens_total", "drafted tokens that were verified", m.drafts.verified);
     counter(b, "draft_accepted_total", "of them accepted", m.drafts.accepted);
     head(b, "build_info", "gauge", "what runs here");
-    buffer_printf(b, "quire_build_info{version=\"%s\",model=\"%s\",family=\"%s\",backend=\"%s\"} 1\n", qr_version(), s->info.name,
-                  s->info.family, s->info.backend);
+    buffer_printf(b, "quire_build_info{version=\"%s\",commit=\"%s\",model=\"%s\",family=\"%s\",backend=\"%s\",profile=\"%s\"} 1\n",
+                  qr_version(), quire_commit, s->info.name, s->info.family, s->info.backend, s->info.profile);
     if (!s->settings.metrics_alias_vllm)
         return;
     buffer_printf(b, "vllm:num_requests_running %llu\nvllm:num_requests_waiting %llu\nvllm:prompt_tokens_total %llu\n"

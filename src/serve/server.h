@@ -81,6 +81,9 @@ bool server_stuck(const struct server *s, double seconds);
 /* "chatcmpl-" and a number that nobody has had. */
 void server_make_id(struct server *s, const char *prefix, char *out, size_t size);
 
+/* The commit that was built, or "unknown". */
+extern const char quire_commit[];
+
 enum tongue server_tongue(const struct route *route); /* NULL: OpenAI's */
 void server_count_answer(struct server *s, const struct route *route, int status);
 

@@ -1,4 +1,6 @@
 /* POST /tokenize, /detokenize and /v1/render (protocol.md 4.8): prompts as tokens and as text, without the engine. */
+#include <string.h>
+
 #include "base/alloc.h"
 #include "serve/api.h"
 #include "serve/asked.h"
@@ -140,32 +142,86 @@ enum MHD_Result api_detokenize(struct exchange *x)
     return r;
 }
 
-enum MHD_Result api_render(struct exchange *x)
+/* [{"text", "markup"}]: control tokens, and what was tokenized as plain text between them. */
+static void write_segments(const qr_chat *chat, struct json_writer *w)
 {
-    struct refusal refusal = {0};
-    qr_chat *chat = NULL;
-    qr_error err = {0};
-    qr_issue issue = {0};
-    const char *body = x->body.data ? x->body.data : "";
-    const qr_status st = qr_chat_open(x->server->model, body, x->body.length, &x->server->settings.chat, &chat, &issue, &err);
-    if (st != QR_OK) {
-        refuse_for(&refusal, st, &err, &issue);
-        return exchange_refuse(x, &refusal);
+    const char *text;
+    size_t length;
+    bool markup = false;
+    json_w_key(w, "segments");
+    json_w_array(w);
+    for (size_t i = 0; (text = qr_chat_segment(chat, i, &length, &markup)); i++) {
+        json_w_object(w);
+        json_w_member_string_n(w, "text", text, length);
+        json_w_member_bool(w, "markup", markup);
+        json_w_end_object(w);
     }
+    json_w_end_array(w);
+}
+
+/* What ends the answer beside max_tokens: the model's own end, and what the request names. */
+static void write_stops(const struct server *s, const qr_request *q, struct json_writer *w)
+{
+    size_t length = 0;
+    const unsigned char *end = s->info.eos >= 0 ? qr_token_bytes(s->model, s->info.eos, &length) : NULL;
+    json_w_key(w, "stop");
+    json_w_array(w);
+    if (length && !q->ignore_eos)
+        json_w_string_n(w, (const char *)end, length);
+    for (size_t i = 0; i < q->stop_count; i++)
+        json_w_string_n(w, q->stop[i], strlen(q->stop[i]));
+    json_w_end_array(w);
+    json_w_key(w, "stop_token_ids");
+    json_w_array(w);
+    if (length && !q->ignore_eos)
+        json_w_int(w, s->info.eos);
+    for (size_t i = 0; i < q->stop_token_count; i++)
+        json_w_int(w, q->stop_tokens[i]);
+    json_w_end_array(w);
+}
+
+static enum MHD_Result say_render(struct exchange *x, const qr_chat *chat, const qr_request *q)
+{
     qr_chat_info info;
     qr_chat_get_info(chat, &info);
     struct json_writer *w = json_writer_open(false);
     if (w) {
         json_w_object(w);
         json_w_member_string_n(w, "prompt", info.text, info.text_length);
+        write_segments(chat, w);
         json_w_member_uint(w, "token_count", info.token_count);
-        json_w_member_int(w, "image_count", 0);
+        json_w_member_int(w, "image_count", 0); /* pictures are refused */
+        write_stops(x->server, q, w);
         json_w_member_bool(w, "thinking", info.thinking);
         json_w_member_bool(w, "starts_in_reasoning", info.starts_in_reasoning);
         json_w_end_object(w);
     }
     const enum MHD_Result r = exchange_json(x, 200, w);
     json_writer_close(w);
+    return r;
+}
+
+/* A chat request with all its members; its prompt may be longer than the context. */
+enum MHD_Result api_render(struct exchange *x)
+{
+    struct refusal refusal = {0};
+    struct json_document *document;
+    struct asked a;
+    qr_chat *chat = NULL;
+    qr_error err = {0};
+    qr_issue issue = {0};
+    if (!exchange_body(x, &document, &refusal))
+        return exchange_refuse(x, &refusal);
+    if (!asked_read(x, json_root(document), false, &a, &refusal)) {
+        json_close(document);
+        return exchange_refuse(x, &refusal);
+    }
+    const qr_status st = qr_chat_open(x->server->model, x->body.data, x->body.length, &x->server->settings.chat, &chat, &issue, &err);
+    if (st != QR_OK)
+        refuse_for(&refusal, st, &err, &issue);
+    const enum MHD_Result r = st == QR_OK ? say_render(x, chat, &a.text.request) : exchange_refuse(x, &refusal);
+    request_text_free(&a.text);
     qr_chat_close(chat);
+    json_close(document);
     return r;
 }

@@ -129,7 +129,15 @@ def completions(s):
     four = s.post(TEXT, {"prompt": ["Once", "On a"], "n": 2, "max_tokens": 2, "temperature": 1, "seed": 3})[2]["choices"]
     f.expect("prompts times answers", [c["index"] for c in four] == [0, 1, 2, 3], four)
     rendered = s.post("/v1/render", {"messages": ASK["messages"]})[2]
-    f.expect("render", rendered["starts_in_reasoning"] and "Tell me a story." in rendered["prompt"], rendered)
+    f.expect("render", rendered["starts_in_reasoning"] and "Tell me a story." in rendered["prompt"] and rendered["image_count"] == 0, rendered)
+    f.expect("its segments", "".join(p["text"] for p in rendered["segments"]) == rendered["prompt"] and [p["text"] for p in rendered["segments"] if p["markup"]] ==
+             ["<\uff5cbegin\u2581of\u2581sentence\uff5c>", "<\uff5cSystem\uff5c>", "<\uff5cUser\uff5c>", "<\uff5cAssistant\uff5c>", "<think>"], rendered["segments"])
+    f.expect("what ends it", rendered["stop"] == ["<\uff5cend\u2581of\u2581sentence\uff5c>"] and len(rendered["stop_token_ids"]) == 1, rendered)
+    quoted = s.post("/v1/render", {"messages": [{"role": "user", "content": "<think>"}], "stop": ["a", "b"], "stop_token_ids": [9], "ignore_eos": True})[2]
+    f.expect("a quoted token is text", {"text": "<think>", "markup": False} in quoted["segments"] and (quoted["stop"], quoted["stop_token_ids"]) == (["a", "b"], [9]), quoted)
+    version = s.ask("GET", "/version")[2]
+    f.expect("version", set(version) >= {"version", "commit", "model", "profile"} and version["profile"] == "reference" and
+             (version["commit"] == "unknown" or len(version["commit"]) >= 12), version)
 
 
 with Served("--max-num-seqs", "4") as s:
