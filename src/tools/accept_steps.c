@@ -7,6 +7,7 @@
 #include "run/page_watch.h"
 #include "tools/accept_engine.h"
 #include "tools/accept_lab.h"
+#include "tools/row_audit.h"
 
 static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
 static int32_t most(int32_t a, int32_t b) { return a > b ? a : b; }
@@ -260,75 +261,15 @@ qr_status accept_wrap(struct accept *a, struct accept_figures *f, qr_error *err)
 
 /* ---- A10 ---- */
 
-/* Counts, layer by layer, rows whose window key was made and rows that passed through the whole layer: the buffers are
- * marked when a layer begins, and what is no mark any more was written by its kernels. */
-struct audit {
-    const struct lab *lab;
-    int32_t rows; /* of the step */
-    int32_t keys[QR_MAX_LAYERS], queries[QR_MAX_LAYERS];
-};
-
-static qr_status count_written(const struct audit *a, const void *buffer, int64_t row_bytes, int32_t *out,
-                               qr_error *err)
-{
-    const int64_t bytes = a->rows * row_bytes;
-    uint8_t *found = qr_malloc((size_t)bytes);
-    if (!found)
-        return qr_fail(err, QR_NO_MEMORY, "no memory for %lld bytes", (long long)bytes);
-    qr_status st = lab_read(a->lab, found, buffer, bytes, err);
-    *out = 0;
-    for (int32_t row = 0; st == QR_OK && row < a->rows; row++) {
-        bool written = false;
-        for (int64_t i = 0; i < row_bytes; i++)
-            written |= found[row * row_bytes + i] != 0xFF;
-        *out += written;
-    }
-    qr_free(found);
-    return st;
-}
-
-static qr_status look(void *user, enum model_point point, int32_t layer, const struct workspace *ws, qr_error *err)
-{
-    struct audit *a = user;
-    const struct qr_config *c = &a->lab->a->config;
-    const int64_t key = c->head_dim * (int64_t)2, y = c->hidden_size * (int64_t)2;
-    if (point == POINT_BLOCK_INPUT) {
-        TRY(lab_fill(a->lab, ws->keys, 0xFF, a->rows * key, err));
-        return lab_fill(a->lab, ws->y, 0xFF, a->rows * y, err);
-    }
-    if (point == POINT_KEYS)
-        return count_written(a, ws->keys, key, &a->keys[layer], err);
-    return point == POINT_BLOCK_OUTPUT ? count_written(a, ws->y, y, &a->queries[layer], err) : QR_OK;
-}
-
-/* Of rows [from, end), those at `first` or behind. */
-static int32_t behind(int32_t first, int32_t from, int32_t end) { return most(0, end - most(first, from)); }
-
-static qr_status check_audit(const struct audit *a, const struct row_plan *rows, const struct batch_span *span,
-                             qr_error *err)
-{
-    const int32_t from = span->first_position, end = from + span->count;
-    for (int32_t layer = 0; layer < a->lab->a->plan.layers; layer++) {
-        const int32_t keys = behind(rows->layer[layer].key, from, end),
-                      queries = behind(rows->layer[layer].query, from, end);
-        if (a->keys[layer] != keys || a->queries[layer] != queries)
-            return qr_fail(err, QR_INTERNAL,
-                           "layer %d of a chunk of rows %d to %d: %d window keys and %d rows, the plan has %d and %d",
-                           layer, from, end - 1, a->keys[layer], a->queries[layer], keys, queries);
-    }
-    return QR_OK;
-}
-
 /* Runs the rows of a plan in chunks of `cut`, and looks at each. */
-static qr_status audit_plan(struct lab *lab, struct lab_request *q, const struct row_plan *rows, int32_t hit,
-                            int32_t cut, struct accept_figures *f, qr_error *err)
+static qr_status audit_plan(struct lab *lab, struct row_audit *audit, struct lab_request *q, const struct row_plan *rows,
+                            int32_t hit, int32_t cut, struct accept_figures *f, qr_error *err)
 {
     const int32_t history = (int32_t)(lab->geometry.cursor_bytes / 8) - 1, back = least(history, rows->first);
     q->position = rows->first;
     while (q->position < rows->end) {
-        struct audit audit = {.lab = lab, .rows = least(cut, rows->end - q->position)};
-        const struct model_observer observer = {.user = &audit, .at = look};
-        struct batch_span span = lab_span(lab, q, audit.rows);
+        struct batch_span span = lab_span(lab, q, least(cut, rows->end - q->position));
+        const struct model_observer observer = row_audit_of_step(audit, span.count);
         const bool last = q->position + span.count == rows->end;
         span.rows = rows;
         span.write_from = hit;
@@ -339,9 +280,8 @@ static qr_status audit_plan(struct lab *lab, struct lab_request *q, const struct
             span.before = q->tokens + rows->first - back;
         }
         TRY(lab_step(lab, q, &span, &observer, err));
-        TRY(check_audit(&audit, rows, &span, err));
-        for (int32_t layer = 0; layer < lab->a->plan.layers; layer++)
-            accept_count(f, "row_layers", audit.queries[layer]);
+        TRY(row_audit_check(audit, rows, span.first_position, err));
+        accept_count(f, "row_layers", (double)row_audit_total(audit));
         accept_count(f, "row_layers_untrimmed", (double)span.count * lab->a->plan.layers);
     }
     return QR_OK;
@@ -356,30 +296,33 @@ static qr_status run_audit(struct lab *lab, const struct lab_request *whole, str
     const int32_t cuts[] = {end, 97, 32};
     const size_t row = (size_t)a->config.vocab_size, last = (size_t)(end - 1) * row;
     struct lab_request q = {0};
-    qr_status st = lab_request(lab, whole->tokens, end, 1, true, &q, err);
+    struct row_audit audit;
+    qr_status st = row_audit_open(lab->backend, &a->plan, end, &audit, err);
+    if (st == QR_OK)
+        st = lab_request(lab, whole->tokens, end, 1, true, &q, err);
     for (int h = 0; st == QR_OK && h < 4; h++)
         for (int c = 0; st == QR_OK && c < 3; c++) {
             const struct rows_request wanted = {.cached = hits[h], .end = end, .boundary = -1, .first_logits = end - 1};
             struct row_plan rows;
             rows_exact(&a->plan, &wanted, &rows);
             q.slot = hits[h] ? 2 : 1;
-            st = audit_plan(lab, &q, &rows, hits[h], cuts[c], f, err);
+            st = audit_plan(lab, &audit, &q, &rows, hits[h], cuts[c], f, err);
             if (st == QR_OK && memcmp(q.logits + last, whole->logits + last, row * sizeof(float)) != 0)
                 st = qr_fail(err, QR_INTERNAL, "a hit of %d in chunks of %d: other logits than every row gives",
                              hits[h], cuts[c]);
         }
+    row_audit_close(&audit);
     lab_request_free(&q);
     return st;
 }
 
 /* A bounded decoder runs the last window of a prompt, in the forward that holds its end, of its last layer one row; in no
  * other forward anything (runtime.md 7.1). */
-static qr_status check_bounded(const struct audit *a, int32_t decoder, int32_t end, bool finishes, qr_error *err)
+static qr_status check_bounded(const struct row_audit *a, int32_t decoder, int32_t end, bool finishes, qr_error *err)
 {
-    const struct accept *of = a->lab->a;
-    const int32_t tail = finishes ? end - rows_tail(&of->plan, end) : 0;
-    for (int32_t layer = decoder; layer < of->plan.layers; layer++) {
-        const int32_t wanted = layer == of->plan.layers - 1 ? least(1, tail) : tail;
+    const int32_t tail = finishes ? end - rows_tail(a->plan, end) : 0;
+    for (int32_t layer = decoder; layer < a->plan->layers; layer++) {
+        const int32_t wanted = layer == a->plan->layers - 1 ? least(1, tail) : tail;
         if (a->queries[layer] != wanted || a->keys[layer] != tail)
             return qr_fail(err, QR_INTERNAL,
                            "replay bounded: decoder layer %d of a chunk that %s the prompt runs %d rows and %d keys, wanted "
@@ -395,16 +338,18 @@ static qr_status run_bounded_audit(struct lab *lab, const struct lab_request *wh
     const int32_t end = whole->count, window = a->config.sliding_window, decoder = rows_decoder(&a->plan),
                   cut = most(1, (end - window) / 3);
     const struct rows_request wanted = {.end = end, .boundary = -1, .first_logits = end - 1, .tail = true};
-    struct lab_request q;
+    struct lab_request q = {0};
+    struct row_audit audit;
     struct row_plan all;
     rows_exact(&a->plan, &wanted, &all);
-    qr_status st = lab_request(lab, whole->tokens, end, 1, false, &q, err);
+    qr_status st = row_audit_open(lab->backend, &a->plan, end, &audit, err);
+    if (st == QR_OK)
+        st = lab_request(lab, whole->tokens, end, 1, false, &q, err);
     while (st == QR_OK && q.position < end) {
         const int32_t left = end - q.position;
-        struct audit audit = {.lab = lab, .rows = left <= cut + window ? left : cut};
-        const struct model_observer observer = {.user = &audit, .at = look};
-        const bool finishes = audit.rows == left;
-        struct batch_span span = lab_span(lab, &q, audit.rows);
+        const bool finishes = left <= cut + window;
+        struct batch_span span = lab_span(lab, &q, finishes ? left : cut);
+        const struct model_observer observer = row_audit_of_step(&audit, span.count);
         struct row_plan rows = all;
         if (!finishes)
             rows_unfinished(&a->plan, &rows);
@@ -412,11 +357,13 @@ static qr_status run_bounded_audit(struct lab *lab, const struct lab_request *wh
         span.logits_from = finishes ? span.count - 1 : span.count;
         st = lab_step(lab, &q, &span, &observer, err);
         if (st == QR_OK)
-            st = check_audit(&audit, &rows, &span, err);
+            st = row_audit_check(&audit, &rows, span.first_position, err);
         if (st == QR_OK)
             st = check_bounded(&audit, decoder, end, finishes, err);
         accept_count(f, finishes ? "bounded_chunks_that_end" : "bounded_chunks_without_decoder", 1);
     }
+    row_audit_close(&audit);
+    lab_request_free(&q);
     return st;
 }
 

@@ -25,7 +25,7 @@ struct bench_options {
     const char *op, *in; /* op */
     const char *requests, *profile; /* drafts */
     bool has_batch, has_rows, has_tokens, has_chunk, has_context, has_steps;
-    bool replay; /* prefill */
+    bool replay, audit; /* prefill */
 };
 
 /* ---- memory ---- */
@@ -228,8 +228,8 @@ static qr_status bench_prefill(const struct bench_options *o, qr_error *err)
     struct bench_step step = o->step;
     step.prefill = true;
     if (o->replay)
-        return bench_replay_run(&step.model, o->has_tokens ? step.tokens : 32768, o->has_chunk ? step.chunk : 2048, step.json,
-                                err);
+        return bench_replay_run(&step.model, o->has_tokens ? step.tokens : 32768, o->has_chunk ? step.chunk : 2048, o->audit,
+                                step.json, err);
     return bench_step_run(&step, err);
 }
 
@@ -282,7 +282,7 @@ static const struct bench_what {
                            "state-checkpoint-interval-tokens ",
      false, true},
     {"decode", bench_decode, ALL_TAKE STEPS_TAKE "batch rows mtp context steps ", false, true},
-    {"prefill", bench_prefill, ALL_TAKE STEPS_TAKE "tokens chunk context replay ", false, true},
+    {"prefill", bench_prefill, ALL_TAKE STEPS_TAKE "tokens chunk context replay audit ", false, true},
     {"serve", bench_serve, ALL_TAKE ENGINE_TAKES "batch tokens ", false, true},
     {"drafts", bench_drafts,
      ALL_TAKE MACHINE_TAKES "model profile prompt-profile kv-ram-bytes block-size kv-cache-dtype index-cache-dtype "
@@ -320,6 +320,8 @@ static int check_options(const struct command_line *line, const struct bench_wha
         return options_wrong(line, "--rows is %d, wanted 2 with --mtp", o->step.rows);
     if (o->replay && o->has_context)
         return options_wrong(line, "--context says nothing to prefill --replay");
+    if (o->audit && !o->replay)
+        return options_wrong(line, "--audit says nothing to prefill without --replay");
     if (o->op && !what->of_file)
         return options_wrong(line, "argument \"%s\" is one too many", o->op);
     if (what->of_file ? !o->in : !o->step.model.model && what->run != bench_memory)
@@ -350,6 +352,8 @@ int tool_bench(int argc, char **argv)
          .help = "prefill, serve: tokens of the prompt, default 512; rows, prefill --replay: of the longest, default 32768; drafts: of an answer to random tokens, default 192", .least = 1, .most = 1 << 20},
         {.name = "replay", .kind = OPTION_FLAG, .target = &o.replay,
          .help = "prefill: prompts of 1,024 tokens and doubled up to --tokens under each mode of decoder replay"},
+        {.name = "audit", .kind = OPTION_FLAG, .target = &o.audit,
+         .help = "prefill --replay: run each prompt once more and hold the rows that kernels run to the row plan"},
         {.name = "chunk", .kind = OPTION_INT, .target = &o.step.chunk, .given = &o.has_chunk, .value = "N",
          .help = "prefill: rows a step; default: the whole prompt, with --replay 2048", .least = 1, .most = 1 << 20},
         {.name = "context", .kind = OPTION_INT, .target = &o.step.context, .given = &o.has_context, .value = "N",

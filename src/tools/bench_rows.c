@@ -24,12 +24,14 @@ struct prompt_costs {
     bool has[BENCH_MODES];
     struct cost cost[BENCH_MODES];
     double seconds[BENCH_MODES]; /* of a timed run */
+    int64_t ran[BENCH_MODES];    /* rows times layers that kernels ran, counted in an audited run */
 };
 
 /* How the prompts are measured. */
 struct table {
     const struct model_plan *plan;
     struct bench_timer *timer; /* NULL: not timed */
+    bool audit;
     int longest;
 };
 
@@ -77,6 +79,8 @@ static qr_status measure(const struct table *t, int32_t tokens, struct prompt_co
         out->cost[mode] = cost_of(t->plan, &rows);
         if (t->timer)
             TRY(bench_timer_run(t->timer, (enum bench_mode)mode, tokens, &out->seconds[mode], err));
+        if (t->audit)
+            TRY(bench_timer_audit(t->timer, (enum bench_mode)mode, tokens, &out->ran[mode], err));
     }
     return QR_OK;
 }
@@ -99,6 +103,8 @@ static void print_prompt(const struct table *t, const struct prompt_costs *p)
            "part");
     if (t->timer)
         printf(" %10s %8s", "seconds", "part");
+    if (t->audit)
+        printf(" %14s", "kernels ran");
     for (int kind = 0; kind < KINDS; kind++)
         if (p->cost[BENCH_OFF].rows[kind])
             printf(" %12s", attend_name((enum attend)kind));
@@ -111,6 +117,8 @@ static void print_prompt(const struct table *t, const struct prompt_costs *p)
                flops_part(p, mode));
         if (t->timer)
             printf(" %10.3f %8.4f", p->seconds[mode], p->seconds[mode] / p->seconds[BENCH_OFF]);
+        if (t->audit)
+            printf(" %14lld", (long long)p->ran[mode]);
         for (int kind = 0; kind < KINDS; kind++)
             if (p->cost[BENCH_OFF].rows[kind])
                 printf(" %12lld", (long long)c->rows[kind]);
@@ -129,6 +137,8 @@ static void write_mode(struct json_writer *w, const struct table *t, const struc
     json_w_member_number(w, "flops_part", flops_part(p, mode));
     if (t->timer)
         json_w_member_number(w, "seconds", p->seconds[mode]);
+    if (t->audit)
+        json_w_member_int(w, "rows_audited", p->ran[mode]);
     json_w_key(w, "by_kind");
     json_w_object(w);
     for (int kind = 0; kind < KINDS; kind++)
@@ -221,13 +231,13 @@ qr_status bench_rows_run(const char *dir, int longest, bool json, qr_error *err)
     return st == QR_OK ? run(&t, json, err) : st;
 }
 
-qr_status bench_replay_run(const struct model_options *model, int longest, int chunk, bool json, qr_error *err)
+qr_status bench_replay_run(const struct model_options *model, int longest, int chunk, bool audit, bool json, qr_error *err)
 {
     struct bench_timer *timer;
     qr_status st = bench_timer_open(model, longest, chunk, &timer, err);
     if (st != QR_OK)
         return st;
-    const struct table t = {.plan = bench_timer_plan(timer), .timer = timer, .longest = longest};
+    const struct table t = {.plan = bench_timer_plan(timer), .timer = timer, .audit = audit, .longest = longest};
     st = run(&t, json, err);
     bench_timer_close(timer);
     return st;

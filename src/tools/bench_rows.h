@@ -15,7 +15,8 @@ bool bench_mode_rows(const struct model_plan *plan, enum bench_mode mode, int32_
 /* For prompts of 1,024 tokens and doubled up to `longest`, the last: rows times layers and operations of each mode. Reads
  * the config of the folder `dir` only. */
 qr_status bench_rows_run(const char *dir, int longest, bool json, qr_error *err);
-/* The same, each prompt run and timed too, in chunks of `chunk` rows. */
-qr_status bench_replay_run(const struct model_options *model, int longest, int chunk, bool json, qr_error *err);
+/* The same, each prompt run and timed too, in chunks of `chunk` rows; with `audit` run once more, the rows counted that the
+ * kernels of each layer run: QR_INTERNAL when they are not those of the row plan. */
+qr_status bench_replay_run(const struct model_options *model, int longest, int chunk, bool audit, bool json, qr_error *err);
 
 #endif

@@ -4,11 +4,13 @@
 #include "base/clock.h"
 #include "sched/chunk.h"
 #include "tools/opened.h"
+#include "tools/row_audit.h"
 
 struct bench_timer {
     struct opened model;
     int32_t rows; /* of a step */
     int32_t *tokens, *blocks, block_count;
+    struct row_audit audit;
 };
 
 static qr_status make_arrays(struct bench_timer *t, int32_t longest, qr_error *err)
@@ -39,6 +41,7 @@ static qr_status open_all(struct bench_timer *t, const struct model_options *mod
         .model = {.max_rows = t->rows, .max_requests = 1, .max_logits = 1, .max_positions = longest}};
     TRY(opened_plan(&t->model, model, &steps, err));
     TRY(opened_load(&t->model, model, &steps, err));
+    TRY(row_audit_open(t->model.backend, &t->model.plan, t->rows, &t->audit, err));
     return make_arrays(t, longest, err);
 }
 
@@ -61,6 +64,7 @@ void bench_timer_close(struct bench_timer *t)
 {
     if (!t)
         return;
+    row_audit_close(&t->audit);
     opened_close(&t->model);
     qr_free(t->tokens);
     qr_free(t->blocks);
@@ -82,7 +86,8 @@ static void chunk_rows(const struct bench_timer *t, const struct row_plan *promp
         rows_unfinished(&t->model.plan, out);
 }
 
-static qr_status run_chunk(struct bench_timer *t, const struct row_plan *rows, struct chunk c, int32_t done, qr_error *err)
+static qr_status run_chunk(struct bench_timer *t, const struct row_plan *rows, struct chunk c, int32_t done,
+                           const struct model_observer *observer, qr_error *err)
 {
     const int32_t count = c.end - c.first, history = c.first < CURSOR_HISTORY ? c.first : CURSOR_HISTORY;
     const int32_t before = history < t->model.config.engram_max_ngram - 1 ? history : t->model.config.engram_max_ngram - 1;
@@ -101,10 +106,11 @@ static qr_status run_chunk(struct bench_timer *t, const struct row_plan *rows, s
                                     .before_count = back && before > 0 ? before : 0,
                                     .before = t->tokens + c.first - (back && before > 0 ? before : 0)};
     const struct batch batch = {.step = 1, .count = 1, .spans = &span};
-    return runner_step(t->model.runner, &batch, NULL, err);
+    return runner_step(t->model.runner, &batch, observer, err);
 }
 
-qr_status bench_timer_run(struct bench_timer *t, enum bench_mode mode, int32_t tokens, double *seconds, qr_error *err)
+/* Runs a prompt. `ran`: NULL, or what its kernels ran, each chunk held to the row plan. */
+static qr_status run_prompt(struct bench_timer *t, enum bench_mode mode, int32_t tokens, int64_t *ran, qr_error *err)
 {
     struct chunk_rule rule = {.end = tokens,
                               .tail = mode == BENCH_BOUNDED ? t->model.config.sliding_window : 0,
@@ -116,17 +122,33 @@ qr_status bench_timer_run(struct bench_timer *t, enum bench_mode mode, int32_t t
                               .only = true};
     struct row_plan prompt, rows;
     bench_mode_rows(&t->model.plan, mode, tokens, &prompt);
-    const double start = clock_seconds();
     while (rule.from < tokens) {
         const struct chunk c = chunk_of(&rule);
         if (c.end == rule.from)
             return qr_fail(err, QR_BAD_ARGUMENT, "--chunk %d: a prompt of %d tokens under bounded replay wants more than two "
                            "blocks of %d rows a step", t->rows, tokens, rule.block);
+        const struct model_observer observer = row_audit_of_step(&t->audit, c.end - c.first);
         chunk_rows(t, &prompt, mode, c, rule.from, &rows);
-        TRY(run_chunk(t, &rows, c, rule.from, err));
+        TRY(run_chunk(t, &rows, c, rule.from, ran ? &observer : NULL, err));
+        if (ran) {
+            TRY(row_audit_check(&t->audit, &rows, c.first, err));
+            *ran += row_audit_total(&t->audit);
+        }
         rule.from = c.end;
     }
-    TRY(t->model.backend->fence(t->model.backend, err));
+    return t->model.backend->fence(t->model.backend, err);
+}
+
+qr_status bench_timer_run(struct bench_timer *t, enum bench_mode mode, int32_t tokens, double *seconds, qr_error *err)
+{
+    const double start = clock_seconds();
+    TRY(run_prompt(t, mode, tokens, NULL, err));
     *seconds = clock_seconds() - start;
     return QR_OK;
+}
+
+qr_status bench_timer_audit(struct bench_timer *t, enum bench_mode mode, int32_t tokens, int64_t *ran, qr_error *err)
+{
+    *ran = 0;
+    return run_prompt(t, mode, tokens, ran, err);
 }

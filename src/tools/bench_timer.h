@@ -15,5 +15,8 @@ const char *bench_timer_backend(const struct bench_timer *t);
 
 /* Seconds of a cold prompt of random tokens, cut as the scheduler cuts one that runs alone. */
 qr_status bench_timer_run(struct bench_timer *t, enum bench_mode mode, int32_t tokens, double *seconds, qr_error *err);
+/* The same prompt, looked at instead of timed (runtime.md 13, A10): rows times layers that its kernels ran, those included
+ * that a bounded decoder's last chunk runs again. QR_INTERNAL: a layer of a chunk ran other rows than the row plan's. */
+qr_status bench_timer_audit(struct bench_timer *t, enum bench_mode mode, int32_t tokens, int64_t *ran, qr_error *err);
 
 #endif

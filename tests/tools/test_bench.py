@@ -106,6 +106,22 @@ class Bench(unittest.TestCase):
             self.assertEqual(set(prompt) - {"tokens"}, modes)
             for mode in modes:
                 self.assertGreater(prompt[mode]["seconds"], 0)
+                self.assertNotIn("rows_audited", prompt[mode])
+
+    # A10: what is counted in the kernels' buffers, layer by layer, is what the row plan says
+    def test_kernels_run_the_rows_that_are_printed(self):
+        for model, tokens, chunk, modes in (("tiny-v41", "270", "260", ("off", "exact", "bounded")), ("tiny-v4", "140", "100", ("off", "exact"))):
+            question = ["prefill", "--replay", "--audit", "--model", f"{MODELS}/{model}", "--tokens", tokens, "--chunk", chunk]
+            status, out, err = bench(*question, "--json")
+            self.assertEqual((status, err), (0, ""))
+            prompt, = json.loads(out)["prompts"]
+            for mode in modes:
+                self.assertEqual(prompt[mode]["rows_audited"], prompt[mode]["rows"], (model, mode))
+        status, out, err = bench(*question)
+        self.assertEqual((status, err), (0, ""))
+        self.assertIn("kernels ran", out)
+
+    def test_bounded_replay_runs_in_steps_of_more_than_two_blocks(self):
         # chunks of bounded replay go back a block, which a smaller step could not
         status, out, err = bench("prefill", "--replay", "--model", f"{MODELS}/tiny-v41", "--tokens", "300", "--chunk", "257")
         self.assertEqual((status, err), (0, ""))
@@ -152,6 +168,8 @@ class Bench(unittest.TestCase):
                            (["memory", "--chunk", "5"], "--chunk says nothing to memory"),
                            (["rows", *model, "--replay"], "--replay says nothing to rows"),
                            (["prefill", *model, "--replay", "--context", "5"], "--context says nothing to prefill --replay"),
+                           (["prefill", *model, "--audit"], "--audit says nothing to prefill without --replay"),
+                           (["rows", *model, "--audit"], "--audit says nothing to rows"),
                            (["rows", *model, "--in", "x"], "--in says nothing to rows"),
                            (["decode", *model, "--mtp", "--rows", "4"], "--rows is 4, wanted 2 with --mtp"),
                            (["op", "--in", "x", *model], "--model says nothing to op"),
