@@ -78,19 +78,24 @@ bool logprobs_waiting(const struct choice *c)
     return c->content_logprobs.length > c->content_logprobs_said || c->reasoning_logprobs.length > c->reasoning_logprobs_said;
 }
 
-void list_write(struct json_writer *w, const char *key, const struct buffer *list, size_t *said)
+void list_write_between(struct json_writer *w, const char *key, const struct buffer *list, size_t from, size_t to)
 {
     struct buffer text = {0};
     json_w_key(w, key);
     buffer_append(&text, "[", 1);
-    if (list->length > *said)
-        buffer_append(&text, list->data + *said + 1, list->length - *said - 1);
+    if (to > from)
+        buffer_append(&text, list->data + from + 1, to - from - 1);
     buffer_append(&text, "]", 1);
     if (text.failed)
         json_w_null(w);
     else
         json_w_raw(w, text.data, text.length);
     buffer_free(&text);
+}
+
+void list_write(struct json_writer *w, const char *key, const struct buffer *list, size_t *said)
+{
+    list_write_between(w, key, list, *said, list->length);
     *said = list->length;
 }
 

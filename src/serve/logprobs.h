@@ -15,6 +15,9 @@ bool logprobs_waiting(const struct choice *c);
 /* A member with what a list of JSON elements, a comma before each, holds beyond *said; which is the whole of it then. */
 void list_write(struct json_writer *w, const char *key, const struct buffer *list, size_t *said);
 
+/* The same of what lies between two places. */
+void list_write_between(struct json_writer *w, const char *key, const struct buffer *list, size_t from, size_t to);
+
 /* A number that JSON has: -inf is -9999. */
 void logprob_number(struct json_writer *w, float logprob);
 void logprob_value(struct json_writer *w, const char *key, float logprob);

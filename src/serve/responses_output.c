@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/base64.h"
+#include "serve/logprobs.h"
 #include "serve/server.h"
 #include "serve/usage.h"
 
@@ -71,18 +72,28 @@ const char *item_text(const struct job *job, const struct response_item *item, s
 
 /* ---- items as JSON ---- */
 
-void item_write_part(const char *type, const char *text, size_t length, struct json_writer *w)
+void item_write_logprobs(const struct job *job, const struct response_item *item, struct json_writer *w)
 {
+    const struct buffer *all = &job->choices[0].content_logprobs;
+    list_write_between(w, "logprobs", all, item->logprobs_from, item->state == ITEM_GOES_ON ? all->length : item->logprobs_to);
+}
+
+void item_write_part(const struct job *job, const struct response_item *item, const char *type, bool empty, struct json_writer *w)
+{
+    static const struct buffer nothing;
+    size_t length;
+    const char *text = item_text(job, item, &length);
     json_w_object(w);
     json_w_member_string(w, "type", type);
-    json_w_member_string_n(w, "text", text, length);
-    if (strcmp(type, "output_text") == 0) {
+    json_w_member_string_n(w, "text", text, empty ? 0 : length);
+    if (item->kind == ITEM_MESSAGE) {
         json_w_key(w, "annotations");
         json_w_array(w);
         json_w_end_array(w);
-        json_w_key(w, "logprobs");
-        json_w_array(w);
-        json_w_end_array(w);
+        if (empty)
+            list_write_between(w, "logprobs", &nothing, 0, 0);
+        else
+            item_write_logprobs(job, item, w);
     }
     json_w_end_object(w);
 }
@@ -90,12 +101,10 @@ void item_write_part(const char *type, const char *text, size_t length, struct j
 static void write_parts(const char *key, const char *type, const struct job *job, const struct response_item *item,
                         struct json_writer *w)
 {
-    size_t length;
-    const char *text = item_text(job, item, &length);
     json_w_key(w, key);
     json_w_array(w);
     if (type && item->state != ITEM_GOES_ON)
-        item_write_part(type, text, length, w);
+        item_write_part(job, item, type, false, w);
     json_w_end_array(w);
 }
 
@@ -284,6 +293,7 @@ static void write_request(const struct job *job, struct json_writer *w)
     write_echo(body, "text", "{\"format\":{\"type\":\"text\"}}", w);
     write_echo(body, "tool_choice", "\"auto\"", w);
     write_echo(body, "tools", "[]", w);
+    write_echo(body, "top_logprobs", "0", w);
     json_w_member_number(w, "top_p", job->text.sampling.top_p);
     json_w_member_string(w, "truncation", "disabled");
     write_echo(body, "metadata", "{}", w);

@@ -14,6 +14,7 @@ struct response_item {
     enum item_state state;
     char id[40];
     size_t from, to;                   /* of the choice's reasoning or content; `to` once it does not go on */
+    size_t logprobs_from, logprobs_to; /* the same of a message's log probabilities */
     uint32_t call;                     /* of a call: which, */
     const struct response_tool *tool;  /* and of which tool; NULL: none that was declared */
 };
@@ -43,8 +44,10 @@ enum tool_form item_form(const struct response_item *item); /* of a call */
 /* The text of an item of reasoning or of a message, as far as it has come. */
 const char *item_text(const struct job *job, const struct response_item *item, size_t *length);
 
-/* {"type": "output_text" ...}, {"type": "summary_text" ...} */
-void item_write_part(const char *type, const char *text, size_t length, struct json_writer *w);
+/* {"type": "output_text" ...}, {"type": "summary_text" ...}: the text of the item as far as it has come, or an empty one. */
+void item_write_part(const struct job *job, const struct response_item *item, const char *type, bool empty, struct json_writer *w);
+/* The member "logprobs" of the item's text. */
+void item_write_logprobs(const struct job *job, const struct response_item *item, struct json_writer *w);
 /* The whole item; one that goes on is told empty. */
 void item_write(const struct job *job, const struct response_item *item, struct json_writer *w);
 

@@ -6,7 +6,7 @@
 #include "serve/responses_items.h"
 
 /* Bodies are repeated inside of events, which writers nest so deep and no deeper. */
-enum { MOST_LEVELS = 120 };
+enum { MOST_LEVELS = 120, MOST_TOP = 20 };
 
 static int levels_of(const struct json *value)
 {
@@ -32,15 +32,11 @@ static bool check_unbuilt(const struct json *body, struct refusal *refusal)
 {
     static const char *const stored[] = {"previous_response_id", "conversation", "prompt"};
     bool background = false;
-    int64_t top = 0;
     for (size_t i = 0; i < sizeof stored / sizeof *stored; i++)
         if (member_of(body, stored[i]))
             return refuse_member_of(stored[i], "nothing is stored here: send all of it as input", refusal);
     if (json_bool(member_of(body, "background"), &background) && background)
         return refuse_member_of("background", "answers are made while the client waits", refusal);
-    const struct json *logprobs = member_of(body, "top_logprobs");
-    if (logprobs && (!json_int64(logprobs, &top) || top != 0))
-        return refuse_member_of("top_logprobs", "log probabilities are told by /v1/chat/completions", refusal);
     return true;
 }
 
@@ -51,9 +47,24 @@ static bool read_include(const struct json *include, struct responses_asked *out
     if (include->kind != JSON_ARRAY)
         return refuse(refusal, 400, NULL, "include", "include: wanted a list of strings");
     for (const struct json *what = include->child; what; what = what->next) {
-        if (json_equals(what, "message.output_text.logprobs"))
-            return refuse_member_of("include", "log probabilities are told by /v1/chat/completions", refusal);
+        out->logprobs |= json_equals(what, "message.output_text.logprobs");
         out->encrypted |= json_equals(what, "reasoning.encrypted_content");
+    }
+    return true;
+}
+
+/* The likeliest tokens beside each of the text; who wants some wants log probabilities, whatever is included. */
+static bool write_logprobs(const struct json *body, struct json_writer *w, struct responses_asked *out, struct refusal *refusal)
+{
+    qr_error err = {0};
+    int32_t top = 0;
+    const qr_status st = member_int(body, "top_logprobs", 0, MOST_TOP, &top, &err);
+    if (st != QR_OK)
+        return refuse_member(refusal, st, &err);
+    out->logprobs |= top > 0;
+    if (out->logprobs) {
+        json_w_member_bool(w, "logprobs", true);
+        json_w_member_int(w, "top_logprobs", top);
     }
     return true;
 }
@@ -151,7 +162,7 @@ bool responses_read(const struct json *body, const struct qr_log *log, struct tr
         return false;
     write_plain_members(body, t->w);
     return read_include(member_of(body, "include"), out, refusal) && check_metadata(member_of(body, "metadata"), refusal) &&
-           write_limit(body, t->w, refusal) && write_reasoning(member_of(body, "reasoning"), t->w, out, refusal) &&
+           write_logprobs(body, t->w, out, refusal) && write_limit(body, t->w, refusal) && write_reasoning(member_of(body, "reasoning"), t->w, out, refusal) &&
            write_format(member_of(body, "text"), t->w, refusal) && response_tools_write(body, log, t, &out->tools, refusal) &&
            response_choice_write(member_of(body, "tool_choice"), t->w, refusal) && response_items_write(body, t, refusal) &&
            translation_finish(t, refusal);

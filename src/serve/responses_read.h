@@ -9,6 +9,7 @@ struct responses_asked {
     struct response_tools tools;
     bool summary;   /* reasoning is told as a summary */
     bool encrypted; /* and carried along for clients that hand it back */
+    bool logprobs;  /* of the tokens of messages */
 };
 
 /* `t` holds the chat request then; it and `out` are to be freed also when it fails. `log` may be NULL: of hosted tools, which

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "serve/logprobs.h"
 #include "serve/responses_output.h"
 
 static struct responses_way *way(const struct job *job) { return responses_way_of(job); }
@@ -93,31 +94,29 @@ static const struct telling *telling_of(const struct job *job, const struct resp
     return way(job)->asked.summary ? &summary_telling : &reasoning_telling;
 }
 
-static void say_part(struct job *job, const char *type, const struct response_item *item, const char *text, size_t length)
+static void say_part(struct job *job, const char *type, const struct response_item *item, bool empty)
 {
     const struct telling *how = telling_of(job, item);
     struct json_writer *w = type ? open_about(job, type, item, how->list) : NULL;
     if (!w)
         return;
     json_w_key(w, "part");
-    item_write_part(how->part, text, length, w);
+    item_write_part(job, item, how->part, empty, w);
     close_event(job, type, w);
 }
 
-static void say_text(struct job *job, const char *type, const char *key, const struct response_item *item, const char *text,
-                     size_t length)
+/* A piece of an item's text, with the log probabilities that have come since the last. */
+static void say_delta(struct job *job, const struct response_item *item, const char *text, size_t length)
 {
     const struct telling *how = telling_of(job, item);
-    struct json_writer *w = open_about(job, type, item, how->list);
+    struct choice *c = &job->choices[0];
+    struct json_writer *w = open_about(job, how->delta, item, how->list);
     if (!w)
         return;
-    json_w_member_string_n(w, key, text, length);
-    if (how->logprobs) {
-        json_w_key(w, "logprobs");
-        json_w_array(w);
-        json_w_end_array(w);
-    }
-    close_event(job, type, w);
+    json_w_member_string_n(w, "delta", text, length);
+    if (how->logprobs)
+        list_write(w, "logprobs", &c->content_logprobs, &c->content_logprobs_said);
+    close_event(job, how->delta, w);
 }
 
 static void end_text(struct job *job, const struct response_item *item)
@@ -125,8 +124,14 @@ static void end_text(struct job *job, const struct response_item *item)
     const struct telling *how = telling_of(job, item);
     size_t length;
     const char *text = item_text(job, item, &length);
-    say_text(job, how->done, "text", item, text, length);
-    say_part(job, how->part_done, item, text, length);
+    struct json_writer *w = open_about(job, how->done, item, how->list);
+    if (w) {
+        json_w_member_string_n(w, "text", text, length);
+        if (how->logprobs)
+            item_write_logprobs(job, item, w);
+        close_event(job, how->done, w);
+    }
+    say_part(job, how->part_done, item, false);
 }
 
 /* ---- calls ---- */
@@ -194,6 +199,7 @@ static const struct response_item *finish_item(struct job *job, enum item_state 
     if (!item)
         return NULL;
     item->to = item->kind == ITEM_REASONING ? c->reasoning.length : c->content.length;
+    item->logprobs_to = c->content_logprobs.length;
     item->state = state;
     return item;
 }
@@ -219,6 +225,16 @@ static struct response_item *begin_item(struct job *job, enum item_kind kind)
     return item;
 }
 
+/* The log probabilities that earlier messages hold: those of a held text belong to the message that tells it. */
+static size_t logprobs_told(const struct job *job)
+{
+    size_t told = 0;
+    for (size_t i = 0; i < way(job)->count; i++)
+        if (way(job)->items[i].kind == ITEM_MESSAGE && way(job)->items[i].state != ITEM_GOES_ON)
+            told = way(job)->items[i].logprobs_to;
+    return told;
+}
+
 static void take_text(struct job *job, enum item_kind kind, const char *text, size_t length)
 {
     const struct choice *c = &job->choices[0];
@@ -228,9 +244,10 @@ static void take_text(struct job *job, enum item_kind kind, const char *text, si
         if (!item)
             return;
         item->from = (kind == ITEM_REASONING ? c->reasoning.length : c->content.length) - length;
-        say_part(job, telling_of(job, item)->added, item, "", 0);
+        item->logprobs_from = kind == ITEM_MESSAGE ? logprobs_told(job) : 0;
+        say_part(job, telling_of(job, item)->added, item, true);
     }
-    say_text(job, telling_of(job, item)->delta, "delta", item, text, length);
+    say_delta(job, item, text, length);
 }
 
 static void delta(struct job *job, struct choice *c, qr_delta_kind kind, uint32_t call, const char *text, size_t length)

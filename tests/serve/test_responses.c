@@ -31,6 +31,8 @@ static const struct translated_case members[] = {
      "{" HELLO_THERE "}", NULL},
     {"a schema to reply by", "{'text':{'format':{'type':'json_schema','name':'x','strict':true,'schema':{'type':'object'}}}," HELLO "}",
      "{'response_format':{'type':'json_schema','json_schema':{'name':'x','strict':true,'schema':{'type':'object'}}}," HELLO_THERE "}", NULL},
+    {"log probabilities", "{'top_logprobs':2," HELLO "}", "{'logprobs':true,'top_logprobs':2," HELLO_THERE "}", NULL},
+    {"the same by include", "{'include':['message.output_text.logprobs']," HELLO "}", "{'logprobs':true,'top_logprobs':0," HELLO_THERE "}", NULL},
     {"any object", "{'text':{'format':{'type':'json_object'}}," HELLO "}", "{'response_format':{'type':'json_object'}," HELLO_THERE "}", NULL},
 };
 
@@ -116,8 +118,7 @@ static const struct translated_case refused[] = {
     {"a conversation", "{'conversation':'conv_1'," HELLO "}", NULL, "conversation: "},
     {"a prompt", "{'prompt':{'id':'p'}," HELLO "}", NULL, "prompt: "},
     {"the background", "{'background':true," HELLO "}", NULL, "background: "},
-    {"log probabilities", "{'top_logprobs':2," HELLO "}", NULL, "top_logprobs: "},
-    {"the same by include", "{'include':['message.output_text.logprobs']," HELLO "}", NULL, "include: "},
+    {"more log probabilities than there are", "{'top_logprobs':21," HELLO "}", NULL, "top_logprobs: "},
     {"a limit", "{'max_output_tokens':0," HELLO "}", NULL, "max_output_tokens: "},
     {"a summary", "{'reasoning':{'summary':'long'}," HELLO "}", NULL, "reasoning.summary: wanted"},
     {"metadata", "{'metadata':{'a':1}," HELLO "}", NULL, "metadata: wanted"},

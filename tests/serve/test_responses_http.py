@@ -139,6 +139,29 @@ def cut(s):
     f.expect("a cut call is left out", [i["type"] for i in whole["output"]] == ["reasoning"] and whole["status"] == "incomplete", whole)
 
 
+def logprobs(s):
+    """Log probabilities are those of the chat, with every piece and with the whole."""
+    text = lambda response: [part for item in response["output"] if item["type"] == "message" for part in item["content"]][0]
+    for effort, thinking in (("none", "disabled"), ("low", "enabled")):
+        asked = {**HELLO, "reasoning": {"effort": effort}, "include": ["message.output_text.logprobs"], "top_logprobs": 2, "max_output_tokens": 200}
+        chat = s.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "temperature": 0, "max_tokens": 200, "logprobs": True,
+                                               "top_logprobs": 2, "thinking": {"type": thinking}, "reasoning_effort": "low"})[2]["choices"][0]
+        wanted = chat["logprobs"]["content"]
+        whole = s.post(PATH, asked)[2]
+        f.expect("those of the chat", text(whole)["text"] == chat["message"]["content"] and text(whole)["logprobs"] == wanted and len(wanted[0]["top_logprobs"]) == 2 and
+                 whole["top_logprobs"] == 2, (whole, wanted))
+        events = s.stream(PATH, asked)
+        deltas = [d for n, d in events if n == "response.output_text.delta"]
+        f.expect("with every piece", sum((d["logprobs"] for d in deltas), []) == wanted and all(
+            "".join(e["token"] for e in d["logprobs"]) == d["delta"] for d in deltas), deltas)
+        f.expect("and with the whole", [d["logprobs"] for n, d in events if n == "response.output_text.done"] + [d["part"]["logprobs"] for n, d in events if n == "response.content_part.done"] +
+                 [text(events[-1][1]["response"])["logprobs"]] == [wanted] * 3, events[-1])
+    said = s.post(PATH, {**HELLO, **OFF, "include": ["message.output_text.logprobs"]})[2]
+    f.expect("without others", all(e["top_logprobs"] == [] for e in text(said)["logprobs"]) and "".join(e["token"] for e in text(said)["logprobs"]) == text(said)["text"], said)
+    status, _, said = s.post(PATH, {**HELLO, "top_logprobs": 21})
+    f.expect("too many", status == 400 and said["error"]["param"] == "top_logprobs", said)
+
+
 def held(s):
     """Calls that are demanded, and answers by a schema."""
     schema = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 10}}, "required": ["city"], "additionalProperties": False}
@@ -209,6 +232,7 @@ with Served() as s:
     agent(s)
     wholes_and_pieces(s)
     cut(s)
+    logprobs(s)
     held(s)
     turns(s)
     refusals(s)
