@@ -8,6 +8,34 @@
 
 /* ---- the list ---- */
 
+/* Room that is kept behind the sentences for the ids of those that do not fit. */
+enum { IDS_ROOM = 200 };
+
+static void append(struct rule_list *list, const char *text, size_t length)
+{
+    if (length >= sizeof list->text - list->used)
+        return;
+    memcpy(list->text + list->used, text, length);
+    list->used += length;
+    list->text[list->used] = '\0';
+}
+
+static bool is_id(const char *at)
+{
+    return at[0] == 'E' && at[1] >= '0' && at[1] <= '9' && at[2] >= '0' && at[2] <= '9' && at[3] == ' ';
+}
+
+/* The ids of a sentence, of each of its parts, without what they say. */
+static void append_ids(struct rule_list *list, const char *sentence)
+{
+    for (const char *at = sentence; at; at = strstr(at, "; ") ? strstr(at, "; ") + 2 : NULL)
+        if (is_id(at)) {
+            append(list, list->shortened ? ", " : "; also broken: ", list->shortened ? 2 : 15);
+            append(list, at, 3);
+            list->shortened = true;
+        }
+}
+
 void rule_broken(struct rule_list *list, const char *format, ...)
 {
     char sentence[sizeof list->text];
@@ -16,10 +44,14 @@ void rule_broken(struct rule_list *list, const char *format, ...)
     const int length = vsnprintf(sentence, sizeof sentence, format, args);
     va_end(args);
     list->count++;
-    if (length < 0 || list->used >= sizeof list->text)
+    if (length < 0)
         return;
-    list->used += (size_t)snprintf(list->text + list->used, sizeof list->text - list->used, "%s%s",
-                                   list->used ? "; " : "", sentence);
+    if (list->used > 0 && (list->shortened || list->used + 2 + (size_t)length + IDS_ROOM > sizeof list->text)) {
+        append_ids(list, sentence);
+        return;
+    }
+    append(list, "; ", list->used ? 2 : 0);
+    append(list, sentence, strlen(sentence));
 }
 
 void rules_join(struct rule_list *list, const qr_error *refused) { rule_broken(list, "%s", refused->message); }

@@ -11,8 +11,9 @@ struct rule_list {
     char text[sizeof((qr_error *)0)->message];
     size_t used;
     int count;
+    bool shortened; /* of the last ones only the ids are told */
 };
-/* `format`: the rule's id, what was found, what is wanted. What does not fit is counted. */
+/* `format`: the rule's id, what was found, what is wanted. Of what does not fit only the ids are told. */
 void rule_broken(struct rule_list *list, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Joins a refusal that another module told in one sentence. */
 void rules_join(struct rule_list *list, const qr_error *refused);

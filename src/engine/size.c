@@ -327,6 +327,19 @@ qr_status engine_size(const struct model_plan *plan, int64_t stored, const struc
     return rules_told(&broken, err);
 }
 
+/* A config that is refused, and what of the options needs none to be refused too. */
+static qr_status refuse_config(const qr_error *config, const qr_engine_options *options, qr_error *err)
+{
+    struct rule_list broken = {.used = 0};
+    qr_engine_options o;
+    const qr_status st = read_options(options, &o, err);
+    if (st != QR_OK)
+        return st;
+    rules_join(&broken, config);
+    rules_features(&o, &broken);
+    return rules_told(&broken, err);
+}
+
 /* What config and options decide by themselves: a rule that is broken, or a model that does not fit, is refused before
  * a shard is opened (runtime.md 11). The bytes are those that a whole folder of this config has. */
 static qr_status size_from_config(const char *dir, const qr_model_options *given, const struct engine_place *place,
@@ -336,9 +349,13 @@ static qr_status size_from_config(const char *dir, const qr_model_options *given
     struct model_plan plan;
     struct engine_size size;
     int64_t stored;
-    qr_status st = model_config_read(dir, given, &config, &plan, err);
-    if (st == QR_OK)
-        st = schema_total(&config, &stored, err);
+    qr_error found = {0};
+    qr_status st = model_config_read(dir, given, &config, &plan, &found);
+    if (st == QR_REFUSED)
+        return refuse_config(&found, options, err);
+    if (st != QR_OK)
+        return qr_fail(err, st, "%s", found.message);
+    st = schema_total(&config, &stored, err);
     return st == QR_OK ? engine_size(&plan, stored, place, options, &size, err) : st;
 }
 

@@ -199,6 +199,64 @@ static void all_broken_rules_are_told_at_once(void **state)
     scratch_remove(folder);
 }
 
+/* However many rules are broken, none is left out: of those that the message has no room for the ids are told. */
+static void every_broken_rule_is_told_by_its_id_at_least(void **state)
+{
+    (void)state;
+    enum { MOST = 64 };
+    const char *pairs[2 * MOST], *ids[MOST], *feature;
+    char *folder = config_alone(V41);
+    qr_engine_options o = plain();
+    qr_plan_bytes plan;
+    qr_error err = {0};
+    int count = 0;
+    for (; rules_feature_flag(count, &pairs[2 * count], &feature, &ids[count]); count++)
+        pairs[2 * count + 1] = "something";
+    assert_in_range(count, 20, MOST - 1);
+    o.flags = pairs;
+    o.flag_count = (size_t)count;
+    o.block_size = 33;
+    o.kv_cache_dtype = "int3";
+    o.long_prefill_cap = 5;
+    assert_int_equal(qr_plan(folder, NULL, &o, &plan, &err), QR_REFUSED);
+    for (int i = 0; i < count; i++)
+        if (!strstr(err.message, ids[i]))
+            fail_msg("%s is not told: %s", ids[i], err.message);
+    assert_non_null(strstr(err.message, "E02"));
+    assert_non_null(strstr(err.message, "E06"));
+    assert_non_null(strstr(err.message, "E30"));
+    scratch_remove(folder);
+}
+
+/* A config that is refused does not hide what else is: its rules and those of features stand in one sentence. */
+static void rules_of_the_config_and_of_features_are_told_together(void **state)
+{
+    (void)state;
+    static const char *const flags[] = {"tp", "2", "enable-eplb", "on"};
+    char *folder = scratch_make(), text[8192];
+    qr_engine_options o = plain();
+    qr_plan_bytes plan;
+    qr_error err = {0};
+    FILE *from = fopen(source_path(V41), "r");
+    assert_non_null(from);
+    text[fread(text, 1, sizeof text - 1, from)] = '\0';
+    fclose(from);
+    char *method = strstr(text, "\"fp8\"");
+    assert_non_null(method);
+    memcpy(method, "\"fp7\"", 5);
+    scratch_write(scratch_path(folder, "config.json"), text, strlen(text));
+    o.flags = flags;
+    o.flag_count = 2;
+    assert_int_equal(qr_plan(folder, NULL, &o, &plan, &err), QR_REFUSED);
+    assert_non_null(strstr(err.message, "E33"));
+    assert_non_null(strstr(err.message, "E24"));
+    assert_non_null(strstr(err.message, "E21"));
+    o.flag_count = 0;
+    assert_refused(qr_plan(folder, NULL, &o, &plan, &err), &err, QR_REFUSED, "E33");
+    assert_null(strstr(err.message, "E24"));
+    scratch_remove(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -208,6 +266,8 @@ int main(void)
         cmocka_unit_test(each_feature_that_is_not_built_is_refused_by_its_id),
         cmocka_unit_test(a_flag_that_asks_for_nothing_new_is_taken),
         cmocka_unit_test(all_broken_rules_are_told_at_once),
+        cmocka_unit_test(every_broken_rule_is_told_by_its_id_at_least),
+        cmocka_unit_test(rules_of_the_config_and_of_features_are_told_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
