@@ -165,6 +165,8 @@ int command_serve(int argc, char **argv)
         {.name = "lenient-tools", .kind = OPTION_FLAG, .target = &o.serve.chat.lenient_tools,
          .help = "let calls of tools through that are not declared"},
         {.name = "tool-recovery", .kind = OPTION_FLAG, .target = &o.serve.chat.tool_recovery, .help = "read misspelled calls as calls"},
+        {.name = "nonstream-keepalive", .kind = OPTION_FLAG, .target = &o.serve.nonstream_keepalive,
+         .help = "begin long answers that are no streams with newlines, for clients that give up in silence; their status is 200 always"},
         {.name = "metrics-alias-vllm", .kind = OPTION_FLAG, .target = &o.serve.metrics_alias_vllm,
          .help = "name some metrics as vLLM does, too"},
         {.name = "drain-seconds", .kind = OPTION_DOUBLE, .target = &o.serve.drain_seconds, .value = "S",

@@ -83,14 +83,14 @@ static enum MHD_Result change(struct exchange *x, qr_status (*how)(qr_engine *, 
     unsigned tags;
     if (!read_tags(x, &tags, &refusal))
         return exchange_refuse(x, &refusal);
+    if (sleeps) /* from now on nothing is taken; it fails without tags alone */
+        atomic_fetch_or(&x->server->asleep, tags);
     const qr_status st = how(x->server->engine, tags, &err);
     if (st != QR_OK) {
         refuse_for(&refusal, st, &err, NULL);
         return exchange_refuse(x, &refusal);
     }
-    if (sleeps)
-        atomic_fetch_or(&x->server->asleep, tags);
-    else
+    if (!sleeps)
         atomic_fetch_and(&x->server->asleep, ~tags);
     return say_status(x, 200, atomic_load(&x->server->asleep) ? "asleep" : "awake");
 }

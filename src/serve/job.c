@@ -12,8 +12,9 @@
 #include "serve/event_copy.h"
 #include "serve/server.h"
 
-/* A stream's headers are sent at the first output, at the latest after HEADERS_AFTER (protocol.md 4.11). */
-static const double HEADERS_AFTER = 1.0;
+/* A stream's headers are sent at the first output, at the latest after HEADERS_AFTER; the first newline of a whole answer, where
+ * the operator wants them, and each further one after NEWLINE_AFTER (protocol.md 4.11). */
+static const double HEADERS_AFTER = 1.0, NEWLINE_AFTER = 5.0;
 enum { BLOCK = 32 * 1024, SLOW_SECONDS = 120, MOST_QUEUED = 4 << 20 };
 
 /* ---- waking and sleeping ---- */
@@ -93,7 +94,9 @@ void job_tick(struct job *job, double now)
         job_abort(job, "the request has waited for its turn longer than this server lets it");
     pthread_mutex_lock(&job->lock);
     const double silence = now - job->last_said;
-    if (job->stream && (job->begun ? silence > job->keepalive : now - job->began > HEADERS_AFTER)) {
+    const bool due = job->stream ? (job->begun ? silence > job->keepalive : now - job->began > HEADERS_AFTER)
+                                 : job->server->settings.nonstream_keepalive && silence > NEWLINE_AFTER;
+    if (due) {
         job->due = true;
         wake(job);
     }
@@ -286,12 +289,21 @@ static void fail(struct job *job, qr_status st, const qr_error *err)
         }
 }
 
-/* More wait already than the server lets. */
-static bool queue_is_full(const struct server *s)
+/* A server that sleeps, or whose queue is full, takes no more (runtime.md 12.2, protocol.md 4.11). */
+static bool has_room(const struct server *s, struct refusal *refusal)
 {
     qr_metrics m = {.size = sizeof m};
+    if (atomic_load(&s->asleep)) {
+        refuse(refusal, 503, "asleep", NULL, "the server is asleep, nothing is computed until it is woken");
+        refusal->retry_after = 5;
+        return false;
+    }
     qr_get_metrics(s->engine, &m);
-    return m.requests_waiting >= (uint64_t)s->settings.most_waiting;
+    if (m.requests_waiting < (uint64_t)s->settings.most_waiting)
+        return true;
+    refuse(refusal, 429, NULL, NULL, "%d requests wait already, this server lets no more wait", s->settings.most_waiting);
+    refusal->retry_after = 1;
+    return false;
 }
 
 enum MHD_Result job_start(struct exchange *x, const struct job_request *request)
@@ -310,15 +322,14 @@ enum MHD_Result job_start(struct exchange *x, const struct job_request *request)
     }
     const union MHD_ConnectionInfo *socket = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     server_make_id(x->server, job->dialect->id_prefix, job->id, sizeof job->id);
-    qr_status st = QR_OK;
-    if (queue_is_full(x->server))
-        st = qr_fail(&err, QR_BUSY, "%d requests wait already, this server lets no more wait", x->server->settings.most_waiting);
-    if (st == QR_OK)
-        st = submit_all(job, &err);
-    if (st == QR_OK && (!socket || !keeper_add(x->server->keeper, job, socket->connect_fd)))
-        st = qr_fail(&err, QR_NO_MEMORY, "no memory for the request");
-    if (st != QR_OK) {
-        refuse_for(&refusal, st, &err, NULL);
+    bool good = has_room(x->server, &refusal);
+    if (good) {
+        qr_status st = submit_all(job, &err);
+        if (st == QR_OK && (!socket || !keeper_add(x->server->keeper, job, socket->connect_fd)))
+            st = qr_fail(&err, QR_NO_MEMORY, "no memory for the request");
+        good = st == QR_OK || refuse_for(&refusal, st, &err, NULL);
+    }
+    if (!good) {
         job->failed = true;
         job_close(job);
         return exchange_refuse(x, &refusal);
@@ -380,15 +391,43 @@ static bool work(struct job *job, bool *due)
     return !gone;
 }
 
+/* The whole answer, or the refusal, as the rest of one that has begun with newlines. */
+static void append_body(struct job *job)
+{
+    struct json_writer *w = json_writer_open(false);
+    const char *text;
+    size_t length;
+    if (w && job->failed)
+        refusal_write(&job->refusal, server_tongue(job->exchange->route), job->exchange->request_id, w);
+    else if (w)
+        job->dialect->body(job, w);
+    if (w && json_finish(w, &text, &length, NULL) == QR_OK)
+        buffer_append(&job->out, text, length);
+    else
+        job->out.failed = true;
+    buffer_puts(&job->out, "\n");
+    json_writer_close(w);
+}
+
 static void say_end(struct job *job)
 {
     if (job->ended)
         return;
     job->ended = true;
-    if (job->failed && job->dialect->fail)
+    if (!job->stream)
+        append_body(job);
+    else if (job->failed && job->dialect->fail)
         job->dialect->fail(job, &job->refusal);
     else if (job->dialect->end)
         job->dialect->end(job);
+}
+
+static void say_alive(struct job *job)
+{
+    if (!job->stream)
+        buffer_puts(&job->out, "\n");
+    else if (job->dialect->alive)
+        job->dialect->alive(job);
 }
 
 static void note_said(struct job *job)
@@ -398,7 +437,7 @@ static void note_said(struct job *job)
     pthread_mutex_unlock(&job->lock);
 }
 
-/* The bytes of a stream, as the connection can take them. */
+/* The bytes of a stream, or of a whole answer behind newlines, as the connection can take them. */
 static ssize_t read_stream(void *user, uint64_t position, char *out, size_t room)
 {
     struct job *job = user;
@@ -410,8 +449,8 @@ static ssize_t read_stream(void *user, uint64_t position, char *out, size_t room
             return MHD_CONTENT_READER_END_WITH_ERROR;
         if (job->failed || job->done == job->count)
             say_end(job);
-        else if (due && job->sent == job->out.length && job->dialect->alive)
-            job->dialect->alive(job);
+        else if (due && job->sent == job->out.length)
+            say_alive(job);
         if (job->sent < job->out.length) {
             const size_t left = job->out.length - job->sent, n = left < room ? left : room;
             memcpy(out, job->out.data + job->sent, n);
@@ -440,7 +479,9 @@ static enum MHD_Result begin_stream(struct job *job)
     job->begun = true;
     pthread_mutex_unlock(&job->lock);
     open_stream(job);
-    MHD_add_response_header(r, "content-type", "text/event-stream; charset=utf-8");
+    if (!job->stream)
+        say_alive(job);
+    MHD_add_response_header(r, "content-type", job->stream ? "text/event-stream; charset=utf-8" : "application/json");
     MHD_add_response_header(r, "cache-control", "no-cache");
     MHD_add_response_header(r, "x-accel-buffering", "no");
     return exchange_queue(x, 200, r);
@@ -477,7 +518,7 @@ enum MHD_Result job_resume(struct exchange *x)
             return exchange_refuse(x, &job->refusal);
         if (!job->stream && job->done == job->count)
             return say_body(job);
-        if (job->stream && (due || has_output(job) || job->done == job->count))
+        if (job->stream ? due || has_output(job) || job->done == job->count : due)
             return begin_stream(job);
         if (fall_asleep(job))
             return MHD_YES;

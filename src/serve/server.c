@@ -324,6 +324,14 @@ static void wait_for_jobs(struct server *s, double seconds)
         usleep(20000);
 }
 
+/* Answers that can go on; the others would only be waited for. */
+static void wait_for_answers(struct server *s, double seconds)
+{
+    const double end = clock_seconds() + seconds;
+    while (keeper_jobs(s->keeper) && clock_seconds() < end && !atomic_load(&s->hurried) && !atomic_load(&s->asleep))
+        usleep(20000);
+}
+
 void server_hurry(struct server *s) { atomic_store(&s->hurried, true); }
 
 void server_drain(struct server *s, double seconds)
@@ -333,7 +341,7 @@ void server_drain(struct server *s, double seconds)
     const MHD_socket listening = MHD_quiesce_daemon(s->daemon);
     if (listening != MHD_INVALID_SOCKET)
         close(listening);
-    wait_for_jobs(s, seconds);
+    wait_for_answers(s, seconds);
 }
 
 void server_close(struct server *s)

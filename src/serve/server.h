@@ -30,6 +30,7 @@ struct serve_settings {
     const char *reasoning_field;   /* "reasoning_content", "reasoning", "both" */
     bool open_models;              /* GET /v1/models needs no key */
     bool vendor_sampling, ignore_server_tools, metrics_alias_vllm;
+    bool nonstream_keepalive;      /* answers that are no streams begin with newlines while they are made; always 200 then */
     double drain_seconds;
     qr_chat_options chat;
     const struct qr_log *log;      /* of what requests want and do not get; NULL: nowhere */
@@ -65,7 +66,8 @@ struct server {
 qr_status server_open(const struct serve_settings *settings, qr_model *model, qr_engine *engine, struct server *out,
                       qr_error *err);
 int server_port(const struct server *s); /* that it listens on */
-/* No new connection, /ready says 503; returns when every answer has been given or `seconds` are over. */
+/* No new connection, /ready says 503; returns when every answer has been given or `seconds` are over; while it sleeps at once,
+ * since no answer goes on. */
 void server_drain(struct server *s, double seconds);
 /* From any thread: server_drain waits no longer. */
 void server_hurry(struct server *s);
