@@ -618,7 +618,7 @@ typedef struct qr_metrics {
     uint64_t prompt_tokens, cached_tokens, output_tokens;
     uint64_t blocks_total, blocks_free, slots_total, slots_free;
     uint64_t index_rows_rounded; /* index keys that their container rounded (runtime.md 2.1) */
-    /* the prefix cache (runtime.md 12.3); hit rate: cached_tokens / (cached_tokens + prompt_tokens) */
+    /* the prefix cache (runtime.md 12.3); hit rate: cached_tokens / looked_up_tokens */
     uint64_t preemptions;
     uint64_t wanted_tokens;      /* prompt tokens that a cache which forgets nothing could have served */
     uint64_t hits;               /* prompts that started from cached pages: */
@@ -639,6 +639,12 @@ typedef struct qr_metrics {
                                   * has said anything yet */
     uint64_t rows_backed_off;    /* rows that a bounded decoder's last chunks ran again */
     qr_draft_metrics drafts;
+    uint64_t looked_up_tokens;   /* prompt tokens of all that began, scores included; cached_tokens are those found of them */
+    uint64_t requests_prefilling; /* running, and nothing said yet */
+    uint64_t blocks_vacant;      /* of blocks_free: hold nothing; the others hold pages and images that give way when need be */
+    uint64_t prefill_steps, prefill_chunks; /* steps with rows of prompts, chunks of prompts in them */
+    uint64_t prefill_context_tokens; /* tokens before those chunks */
+    uint64_t decode_steps, decode_requests; /* steps with rows of requests that decode, and those requests, step by step */
 } qr_metrics;
 QR_API void qr_get_metrics(const qr_engine *engine, qr_metrics *out);
 

@@ -236,7 +236,7 @@ qr_status qr_engine_create(qr_model *model, const qr_engine_options *options, qr
     engine->max_rows = size.limits.max_rows;
     engine->delay_factor = size.options.scheduler_delay_factor;
     engine->next_handle = 1;
-    engine->metrics.blocks_total = engine->metrics.blocks_free = (uint64_t)size.blocks - 1;
+    engine->metrics.blocks_total = engine->metrics.blocks_free = engine->metrics.blocks_vacant = (uint64_t)size.blocks - 1;
     engine->metrics.slots_total = engine->metrics.slots_free = (uint64_t)size.slots;
     st = open_parts(engine, &size, err);
     if (st == QR_OK && thread_start(&engine->thread, engine_main, engine))

@@ -366,13 +366,14 @@ void qr_get_metrics(const qr_engine *given, qr_metrics *out)
     qr_metrics m = engine->metrics;
     draft_counts_told(&engine->drafts, &m.drafts);
     m.requests_waiting = (uint64_t)engine->waiting;
-    m.requests_running = 0;
+    m.requests_running = m.requests_prefilling = 0;
     const double now = clock_seconds();
     m.last_step_age = engine->last_step > 0 ? now - engine->last_step : -1;
     m.longest_silence = 0;
     for (const struct request *r = engine->oldest; r; r = r->next) {
         const double silence = r->state == REQUEST_RUNNING && r->told > 0 ? now - r->last_token : 0;
         m.requests_running += r->state == REQUEST_RUNNING;
+        m.requests_prefilling += r->state == REQUEST_RUNNING && r->told == 0;
         m.longest_silence = silence > m.longest_silence ? silence : m.longest_silence;
     }
     pthread_mutex_unlock(&engine->lock);

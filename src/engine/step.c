@@ -138,6 +138,22 @@ static void note_queue(struct qr_engine *engine, const struct batch *batch, doub
     }
 }
 
+static void note_spans(qr_metrics *m, const struct batch *batch)
+{
+    uint64_t chunks = 0, decoding = 0;
+    for (int32_t b = 0; b < batch->count; b++) {
+        const struct batch_span *span = &batch->spans[b];
+        const bool chunk = span->rows != NULL;
+        *(chunk ? &chunks : &decoding) += 1;
+        *(chunk ? &m->prefill_rows : &m->decode_rows) += (uint64_t)span->count;
+        m->prefill_context_tokens += chunk ? (uint64_t)span->first_position : 0;
+    }
+    m->prefill_steps += chunks > 0;
+    m->prefill_chunks += chunks;
+    m->decode_steps += decoding > 0;
+    m->decode_requests += decoding;
+}
+
 static void note_step(struct qr_engine *engine, const struct batch *batch, qr_status st, double began, double spent)
 {
     pthread_mutex_lock(&engine->lock);
@@ -148,8 +164,7 @@ static void note_step(struct qr_engine *engine, const struct batch *batch, qr_st
     histogram_add(&m->step, spent);
     if (st == QR_OK)
         engine->last_step = clock_seconds();
-    for (int32_t b = 0; b < batch->count; b++)
-        *(batch->spans[b].rows ? &m->prefill_rows : &m->decode_rows) += (uint64_t)batch->spans[b].count;
+    note_spans(m, batch);
     pthread_mutex_unlock(&engine->lock);
 }
 
@@ -220,7 +235,9 @@ static void note_cache(const struct qr_engine *engine, qr_metrics *out)
     /* cached ones too, and images: with no batch out the next pass lets those go that are still pinned */
     out->blocks_free = (uint64_t)(blocks_free(sched_blocks(engine->sched)) +
                                   (sched_out(engine->sched) == 0 ? images_held(images) : images_evictable(images)));
+    out->blocks_vacant = (uint64_t)blocks_unused(sched_blocks(engine->sched));
     out->slots_free = (uint64_t)m.slots_free;
+    out->looked_up_tokens = (uint64_t)m.prompt_tokens;
     out->cached_tokens = (uint64_t)m.cached_tokens;
     out->preemptions = (uint64_t)m.preemptions;
     out->wanted_tokens = (uint64_t)m.wanted_tokens;

@@ -71,7 +71,7 @@ static void write_engine(const struct server *s, struct buffer *b)
     qr_get_metrics(s->engine, &m);
     gauge(b, "requests_running", "requests that are being computed", (double)m.requests_running);
     gauge(b, "requests_waiting", "requests that wait for their turn", (double)m.requests_waiting);
-    counter(b, "prompt_tokens_total", "prompt tokens that were computed", m.prompt_tokens);
+    counter(b, "prompt_tokens_total", "prompt tokens of requests, cached ones included", m.prompt_tokens);
     counter(b, "cached_prompt_tokens_total", "prompt tokens that the prefix cache held", m.cached_tokens);
     counter(b, "generation_tokens_total", "tokens that were made", m.output_tokens);
     histogram(b, "queue_seconds", "from a request to its first step", &m.queue);
@@ -86,7 +86,7 @@ static void write_engine(const struct server *s, struct buffer *b)
           m.blocks_total ? 1.0 - (double)m.blocks_free / (double)m.blocks_total : 0);
     gauge(b, "state_images", "state images held", (double)m.images_held);
     counter(b, "preemptions_total", "requests that gave their pages back", m.preemptions);
-    counter(b, "prefix_lookup_tokens_total", "prompt tokens that were looked up", m.prompt_tokens + m.cached_tokens);
+    counter(b, "prefix_lookup_tokens_total", "prompt tokens that were looked up", m.looked_up_tokens);
     counter(b, "prefix_hit_tokens_total", "of them found", m.cached_tokens);
     counter(b, "draft_tokens_total", "drafted tokens that were verified", m.drafts.verified);
     counter(b, "draft_accepted_total", "of them accepted", m.drafts.accepted);
@@ -100,7 +100,7 @@ static void write_engine(const struct server *s, struct buffer *b)
                      "vllm:prefix_cache_hits_total %llu\nvllm:kv_cache_usage_perc %g\n",
                   (unsigned long long)m.requests_running, (unsigned long long)m.requests_waiting,
                   (unsigned long long)m.prompt_tokens, (unsigned long long)m.output_tokens, (unsigned long long)m.preemptions,
-                  (unsigned long long)(m.prompt_tokens + m.cached_tokens), (unsigned long long)m.cached_tokens,
+                  (unsigned long long)m.looked_up_tokens, (unsigned long long)m.cached_tokens,
                   m.blocks_total ? 1.0 - (double)m.blocks_free / (double)m.blocks_total : 0);
 }
 

@@ -428,6 +428,13 @@ static void metrics_add_up(void **state)
     assert_int_equal(m.blocks_total, plan.blocks - 1);
     assert_int_equal(m.blocks_free, m.blocks_total);
     assert_int_equal(m.slots_free, m.slots_total);
+    assert_int_equal(m.looked_up_tokens, 3 * story.tokens.count + 4); /* the score's too */
+    assert_int_equal(m.requests_prefilling, 0);
+    assert_int_equal(m.prefill_steps, 4);
+    assert_int_equal(m.prefill_chunks, 4);
+    assert_int_equal(m.prefill_context_tokens, 0);
+    assert_int_equal(m.decode_steps, 12);
+    assert_int_equal(m.decode_requests, 12);
 
     struct {
         qr_metrics m;
@@ -435,6 +442,43 @@ static void metrics_add_up(void **state)
     qr_get_metrics(fresh.engine, &older.m);
     assert_int_equal(older.m.requests_submitted, 3);
     assert_int_equal(older.m.steps, 99);
+    engine_close(&fresh);
+}
+
+/* Twice the same prompt, cut into chunks: of what the second one looks up all but the last page is found. */
+static void what_the_cache_holds_is_counted_once(void **state)
+{
+    (void)state;
+    enum { BLOCK = 32, PROMPT = 2 * BLOCK, CHUNK = 40 };
+    qr_engine_options options = QR_ENGINE_OPTIONS;
+    options.block_size = BLOCK;
+    options.max_model_len = 128;
+    options.max_num_batched_tokens = CHUNK;
+    struct opened fresh = engine_open(MODEL, NULL, 1, &options);
+    const qr_sampling s = greedy();
+    int32_t tokens[PROMPT];
+    qr_metrics m = {.size = sizeof m};
+    for (int32_t i = 0; i < PROMPT; i++)
+        tokens[i] = 10 + i;
+    qr_request q = QR_REQUEST;
+    q.tokens = tokens;
+    q.token_count = PROMPT;
+    q.sampling = &s;
+    q.max_tokens = 2;
+    q.ignore_eos = true;
+    struct reply r = reply_of(&fresh, &q);
+    reply_free(&r);
+    qr_get_metrics(fresh.engine, &m);
+    assert_int_equal(m.prefill_chunks, 2);
+    assert_int_equal(m.prefill_context_tokens, CHUNK);
+    r = reply_of(&fresh, &q);
+    reply_free(&r);
+    qr_get_metrics(fresh.engine, &m);
+    assert_int_equal(m.looked_up_tokens, 2 * PROMPT);
+    assert_int_equal(m.prompt_tokens, 2 * PROMPT);
+    assert_int_equal(m.cached_tokens, BLOCK);
+    assert_int_equal(m.blocks_free, m.blocks_total);
+    assert_true(m.blocks_total - m.blocks_vacant >= 2); /* cached, and whatever image stands behind them */
     engine_close(&fresh);
 }
 
@@ -454,6 +498,7 @@ int main(void)
         cmocka_unit_test(log_probabilities_are_those_of_a_score),
         cmocka_unit_test(log_probabilities_come_only_where_they_were_asked_for),
         cmocka_unit_test(metrics_add_up),
+        cmocka_unit_test(what_the_cache_holds_is_counted_once),
         cmocka_unit_test(latencies_are_counted_once_each),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
