@@ -33,7 +33,8 @@ void model_fingerprint(const struct checkpoint *ck, uint64_t out[2])
 void engine_identity(const struct qr_engine *engine, char out[ENGINE_IDENTITY])
 {
     const struct qr_model *model = engine->model;
-    snprintf(out, ENGINE_IDENTITY, "%s model=%016llx%016llx profile=%s path=%s splits=%d", engine->geometry.page_layout,
+    /* index queries have one grid; another one is another model (runtime.md 3.6) */
+    snprintf(out, ENGINE_IDENTITY, "%s model=%016llx%016llx profile=%s grid=fp4 path=%s splits=%d", engine->geometry.page_layout,
              (unsigned long long)engine->weights[0], (unsigned long long)engine->weights[1],
              config_profile_name(model->plan.profile), engine->backend->name, K_SPLITS_VERSION);
 }
