@@ -52,7 +52,7 @@ static void place_cursor(const struct sched *s, struct sched_request *r, struct 
     const bool moved = r->fresh, back = r->state == SCHED_PREFILL && span->first_position < r->next;
     span->place = (moved || back) && span->first_position > 0;
     r->fresh = r->restored = false;
-    if (!span->place)
+    if (span->first_position > r->count) /* the token before it is being drawn */
         return;
     span->before_count = sched_min(s->history, span->first_position);
     const int32_t from = span->first_position - span->before_count;
@@ -96,9 +96,11 @@ static struct batch_span prefill_span(struct sched *s, struct sched_request *r, 
                                .write_from = back_off ? sched_max(r->hit, r->next) : r->hit};
 }
 
-static struct batch_span decode_span(struct sched *s, const struct sched_request *r, int32_t end)
+static struct batch_span decode_span(struct sched *s, struct sched_request *r, int32_t end)
 {
     const int32_t count = end - r->next;
+    for (int32_t i = 1; r->image_mask && i < count; i++) /* a draft is marked as the token that it may become */
+        r->image_mask[r->next + i] = r->draft[i - 1] == s->options.image_token;
     s->metrics.decode_rows += count;
     s->making->batch.tentative |= count > 1;
     return (struct batch_span){.tokens = copy_decode_tokens(s, r, count),

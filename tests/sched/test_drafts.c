@@ -1,6 +1,8 @@
 /* label: A16 */
 /* Verify steps as the scheduler sees them: images of answers, pages and ends inside a block (speculation.md 5.3, 12: T14, T16).
  * The executor looks for the right row wherever a model would read one. */
+#include <string.h>
+
 #include "support/fake.h"
 #include "support/support.h"
 
@@ -183,9 +185,42 @@ static void a_bounded_prompt_that_goes_back_fills_the_drafters_window(void **sta
     fake_close(&f);
 }
 
+/* Rows of image-span tokens are computed in a way of their own: a draft that is such a token is marked as one, as the token
+ * that it becomes when it is right will be. The executor holds every row to its mark. */
+static void a_draft_is_marked_as_the_token_that_it_is(void **state)
+{
+    (void)state;
+    enum { IMAGE = 7, DRAFTS = 3 };
+    static const int32_t drafts[DRAFTS] = {IMAGE, 20, IMAGE};
+    int32_t tokens[60], marked = 0;
+    struct fake_options o = {.config = SPEC_V41, .draft_width = DRAFTS, .drafts = DRAFTS, .blocks = 40, .slots = 2,
+                             .sched = {.max_prefill_rows = -1, .prefix_cache = true, .image_token = IMAGE}};
+    fake_open(&f, &o);
+    for (int32_t i = 0; i < 60; i++)
+        tokens[i] = i % 9;
+    struct fake_given g = FAKE_GIVEN;
+    g.tokens = tokens;
+    g.count = 60;
+    g.answer = 40;
+    g.room = 8;
+    const int32_t a = fake_submit(&f, &g);
+    while (fake_step(&f)) {
+        struct fake_request *q = fake_of(&f, a);
+        if (!q->r || q->r->state != SCHED_DECODE)
+            continue;
+        memcpy(q->draft, drafts, sizeof drafts);
+        sched_draft(f.sched, q->r, drafts, DRAFTS);
+        marked++;
+    }
+    assert_int_equal(fake_of(&f, a)->finish, FINISH_STOP);
+    assert_true(marked > 20);
+    fake_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_draft_is_marked_as_the_token_that_it_is),
         cmocka_unit_test(an_answer_with_drafts_leaves_an_image_at_its_last_boundary),
         cmocka_unit_test(images_of_requests_that_draft_are_used_by_others_at_once),
         cmocka_unit_test(a_request_may_go_between_its_rows_and_their_verdict),

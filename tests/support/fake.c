@@ -79,6 +79,7 @@ static void free_request(struct fake_request *q)
     free(q->oracle);
     free(q->chain);
     free(q->delivered);
+    free(q->marks);
     free(q);
 }
 
@@ -117,6 +118,10 @@ static struct fake_request *make_request(struct fake *f, const struct fake_given
     q->oracle = calloc((size_t)q->limit, sizeof *q->oracle);
     q->chain = calloc((size_t)q->limit, sizeof *q->chain);
     q->delivered = calloc((size_t)q->prompt, 1);
+    if (f->options.sched.image_token > 0)
+        q->marks = calloc((size_t)q->prompt, 1);
+    for (int32_t p = 0; q->marks && p < q->prompt; p++)
+        q->marks[p] = g->tokens[p] == f->options.sched.image_token;
     uint64_t chain = 0;
     for (int32_t p = 0; p < q->limit; p++) {
         q->oracle[p] = p < g->count ? g->tokens[p] : next_token(chain);
@@ -144,6 +149,7 @@ static struct request_given given_of(const struct fake_request *q, int32_t prior
                                   .count = q->prompt,
                                   .limit = q->limit,
                                   .first_logits = q->first_logits,
+                                  .image_mask = q->marks,
                                   .owner = (void *)(uintptr_t)q->id};
 }
 
@@ -370,6 +376,14 @@ static void check_span(const struct work *w)
                      w->first + i, w->q->oracle[w->first + i]);
     for (int32_t i = 0; i < s->drafts; i++) /* of this request, whatever the order of requests */
         assert_int_equal(s->tokens[s->count - s->drafts + i], w->q->draft[i]);
+    for (int32_t i = 0; w->q->marks && i < s->count; i++)
+        if (s->tokens[i] != BATCH_TOKEN_DRAWN)
+            assert_int_equal(s->image_mask[i], s->tokens[i] == w->f->options.sched.image_token);
+    for (int32_t i = 0; i < s->before_count; i++) {
+        assert_int_equal(s->before[i], w->q->oracle[w->first - s->before_count + i]);
+        if (w->q->marks)
+            assert_int_equal(s->before_mask[i], s->before[i] == w->f->options.sched.image_token);
+    }
 }
 
 static void run_span(struct fake *f, const struct batch_span *span)

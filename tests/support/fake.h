@@ -29,6 +29,7 @@ struct fake_request {
     uint64_t *chain; /* [limit] of tokens 0..p */
     int32_t prompt, limit, stop_at, first_logits;
     uint8_t *delivered;                 /* [prompt] rows whose logits came */
+    uint8_t *marks; /* [prompt] of image-span tokens, where sched.image_token is above 0: every row is held to its own */
     enum finish finish;                 /* once it is over */
     int32_t count, cached, preemptions; /* once it is over */
     int64_t rows_run, rows_rerun;
