@@ -12,6 +12,7 @@
 #include "cli/plural.h"
 #include "cli/print_json.h"
 #include "tools/bench_drafts.h"
+#include "tools/bench_pairs.h"
 #include "tools/bench_rows.h"
 #include "tools/bench_serve.h"
 #include "tools/bench_text.h"
@@ -24,6 +25,7 @@ struct bench_options {
     struct bench_step step;
     const char *op, *in; /* op */
     const char *requests, *profile; /* drafts */
+    int pairs;
     bool has_batch, has_rows, has_tokens, has_chunk, has_context, has_steps;
     bool replay, audit; /* prefill */
 };
@@ -245,7 +247,9 @@ static qr_status bench_drafts(const struct bench_options *o, qr_error *err)
     const struct bench_drafts drafts = {.model = o->step.model, .requests = o->requests, .batch = o->step.batch,
                                         .tokens = o->has_tokens ? o->step.tokens : 192,
                                         .profile = o->profile, .runs = o->has_steps ? o->step.steps : 1, .json = o->step.json};
-    return bench_drafts_run(&drafts, err);
+    const struct bench_pairs pairs = {
+        .model = drafts.model, .batch = drafts.batch, .tokens = drafts.tokens, .pairs = o->pairs, .json = drafts.json};
+    return o->pairs > 0 ? bench_pairs_run(&pairs, err) : bench_drafts_run(&drafts, err);
 }
 
 static qr_status bench_rows(const struct bench_options *o, qr_error *err)
@@ -286,7 +290,7 @@ static const struct bench_what {
     {"serve", bench_serve, ALL_TAKE ENGINE_TAKES "batch tokens ", false, true},
     {"drafts", bench_drafts,
      ALL_TAKE MACHINE_TAKES "model profile prompt-profile kv-ram-bytes block-size kv-cache-dtype index-cache-dtype "
-                            "max-num-batched-tokens max-model-len num-speculative-tokens draft-width requests batch steps tokens write-profile ",
+                            "max-num-batched-tokens max-model-len num-speculative-tokens draft-width requests batch steps tokens write-profile pairs ",
      false, true},
     {"rows", bench_rows, ALL_TAKE "model tokens ", false, false},
 };
@@ -342,6 +346,8 @@ int tool_bench(int argc, char **argv)
          .help = "drafts: JSON lines {kind, request}, of each kind the first eight; random tokens beside them"},
         {.name = "write-profile", .kind = OPTION_PATH, .target = &o.profile, .value = "FILE",
          .help = "drafts: measure what --speculation-profile reads, on all those requests, and write it; nothing else"},
+        {.name = "pairs", .kind = OPTION_INT, .target = &o.pairs, .value = "N",
+         .help = "drafts: random tokens only, N times without drafts and N times with method auto, by turns", .least = 1, .most = 1000},
         {.name = "batch", .kind = OPTION_INT, .target = &o.step.batch, .given = &o.has_batch, .value = "N", .help = "decode, drafts: requests at once, default 1; serve: requests that decode, default 8",
          .least = 1, .most = 4096},
         {.name = "rows", .kind = OPTION_INT, .target = &o.step.rows, .given = &o.has_rows, .value = "N",

@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -13,8 +12,9 @@
 #include "cli/print_json.h"
 #include "cli/sampling_options.h"
 #include "tools/bench_profile.h"
+#include "tools/bench_random.h"
 
-enum { MOST_KINDS = 64, OF_A_KIND = 8, RANDOM_PROMPT = 32 };
+enum { MOST_KINDS = 64, OF_A_KIND = 8 };
 enum { METHOD_NONE, METHOD_ALWAYS, METHOD_AUTO, METHODS };
 
 /* What one method made of a kind. */
@@ -93,48 +93,15 @@ static qr_status read_requests(struct drafts_bench *b, struct json_document ***d
     return st;
 }
 
-/* Prompts that say nothing, answered at temperature 1. */
 static qr_status add_random(struct drafts_bench *b, qr_error *err)
 {
-    qr_model_info info;
-    uint64_t state = 1;
     struct kind *kind = &b->kinds[b->kind_count++];
-    qr_model_get_info(b->model, &info);
     snprintf(kind->name, sizeof kind->name, "random tokens");
-    for (; kind->count < OF_A_KIND; kind->count++) {
-        struct request_text *r = &kind->requests[kind->count];
-        r->tokens.data = qr_calloc(RANDOM_PROMPT, sizeof *r->tokens.data);
-        if (!r->tokens.data)
-            return qr_fail(err, QR_NO_MEMORY, "no memory for a prompt of random tokens");
-        for (r->tokens.count = 0; r->tokens.count < RANDOM_PROMPT; r->tokens.count++) {
-            state = state * 6364136223846793005u + 1442695040888963407u;
-            r->tokens.data[r->tokens.count] = (int32_t)((state >> 33) % (uint64_t)info.vocab_size);
-        }
-        r->sampling = (qr_sampling)QR_SAMPLING;
-        r->sampling.seed = kind->count;
-        r->request = (qr_request)QR_REQUEST;
-        r->request.tokens = r->tokens.data;
-        r->request.token_count = r->tokens.count;
-        r->request.sampling = &r->sampling;
-        r->request.max_tokens = b->o->tokens;
-        r->request.ignore_eos = true;
-    }
-    return QR_OK;
+    kind->count = OF_A_KIND;
+    return bench_random(b->model, b->o->tokens, kind->requests, kind->count, err);
 }
 
 /* ---- running ---- */
-
-static qr_status finish(qr_engine *engine, qr_handle handle, qr_error *err)
-{
-    qr_event event = {0};
-    qr_status st = QR_OK;
-    while (st == QR_OK && event.finish == QR_FINISH_NONE)
-        st = qr_poll(engine, handle, -1, &event, err);
-    if (st == QR_OK && event.error)
-        st = qr_fail(err, event.error->status, "%s", event.error->message);
-    qr_release(engine, handle);
-    return st;
-}
 
 static void subtract(uint64_t *after, const uint64_t *before, size_t count)
 {
@@ -163,19 +130,19 @@ static qr_status run_kind(qr_engine *engine, const struct kind *kind, struct out
     int submitted = 0;
     qr_get_metrics(engine, &before);
     const double start = clock_seconds();
-    const clock_t cpu = clock();
+    const double cpu = clock_cpu_seconds();
     for (int i = 0; st == QR_OK && i < kind->count; i++) {
         st = qr_submit(engine, &kind->requests[i].request, NULL, NULL, &handles[i], err);
         submitted += st == QR_OK;
     }
     for (int i = 0; i < submitted; i++) {
         if (st == QR_OK)
-            st = finish(engine, handles[i], err);
+            st = bench_finish(engine, handles[i], err);
         else
             qr_release(engine, handles[i]);
     }
     out->seconds = clock_seconds() - start;
-    out->cpu = (double)(clock() - cpu) / CLOCKS_PER_SEC;
+    out->cpu = clock_cpu_seconds() - cpu;
     qr_get_metrics(engine, &after);
     out->drafts = since(&before.drafts, &after.drafts);
     return st;

@@ -148,6 +148,18 @@ class Bench(unittest.TestCase):
             self.assertEqual((status, out), (1, ""))
             self.assertIn("messages", err)
 
+    def test_pairs_of_runs_are_told_with_their_spread(self):
+        status, out, err = bench("drafts", "--model", f"{MODELS}/tiny-v4", "--pairs", "2", "--tokens", "3", "--batch", "8", "--json")
+        self.assertEqual(status, 0, err)
+        found = json.loads(out)
+        self.assertEqual([found["batch"], found["tokens"], found["pairs"]], [8, 3, 2])
+        self.assertEqual([text["text"] for text in found["texts"]], ["random tokens", "random drafts"])
+        for text in found["texts"]:
+            spread = text["cpu_ratio"]
+            ordered = [spread[name] for name in ("least", "lower_quartile", "median", "upper_quartile", "most")]
+            self.assertEqual(ordered, sorted(ordered))
+            self.assertGreater(ordered[0], 0)
+
     def test_one_stream_is_one(self):
         status, out, err = bench("serve", "--model", f"{MODELS}/tiny-v41", "--kv-ram-bytes", "50000000", "--tokens", "64",
                                  "--batch", "1", "--json")
