@@ -151,8 +151,32 @@ static void same_drafts(const struct record *a, const struct record *b, const ch
     }
 }
 
-static void one(const struct draft_starts_world *w, struct side *run, struct side *control, int32_t suffix, bool bounded,
-                struct draft_starts_counts *out)
+/* What comes before leaves pages, and where it may an image: the second turn asks for one at the hit. */
+static void go_before(const struct draft_starts_world *w, struct side *s, const int32_t *tokens, int32_t suffix)
+{
+    int32_t before[LONGEST];
+    memcpy(before, tokens, (size_t)w->hit * sizeof *tokens);
+    tokens_of(5, before + w->hit, 9, s->o.engine->model->config.vocab_size);
+    assert_int_equal(qr_inject(s->o.engine, QR_INJECT_DROP_CACHE, 0, 0, NULL), QR_OK);
+    for (int turn = 0; turn < 2; turn++, before[w->hit] = 3 + suffix % 99) {
+        struct reply r = answer(s, before, w->hit + 9);
+        reply_free(&r);
+    }
+}
+
+/* The same prompt from the same start in an engine that cuts it otherwise, drafts included. */
+static void as_twin(struct side *run, struct side *twin, const int32_t *tokens, int32_t count, const struct reply *r, const char *what)
+{
+    struct reply t = answer(twin, tokens, count);
+    assert_same_reply(&t, r, what);
+    assert_int_equal(t.usage.cached_tokens, r->usage.cached_tokens);
+    same_drafts(&twin->record, &run->record, what);
+    reply_free(&t);
+}
+
+/* `control`: cold, with drafts; of bounded replay one that starts where `run` does without, and `twin` one that does with drafts. */
+static void one(const struct draft_starts_world *w, struct side *run, struct side *control, struct side *twin, int32_t suffix,
+                bool bounded, struct draft_starts_counts *out)
 {
     const int32_t vocab = run->o.engine->model->config.vocab_size, count = w->hit + suffix;
     int32_t tokens[LONGEST];
@@ -162,23 +186,16 @@ static void one(const struct draft_starts_world *w, struct side *run, struct sid
     assert_in_range(count, 1, LONGEST);
     tokens_of(3, tokens, w->hit, vocab);
     tokens_of(100 + (uint32_t)suffix, tokens + w->hit, suffix, vocab);
-    for (int side = 0; side < 2 && w->hit > 0; side++) { /* what comes before leaves pages, and where it may an image */
-        int32_t before[LONGEST];
-        memcpy(before, tokens, (size_t)w->hit * sizeof *tokens);
-        tokens_of(5, before + w->hit, 9, vocab);
-        struct side *s = side ? control : run;
-        if (side && !bounded)
-            break;
-        assert_int_equal(qr_inject(s->o.engine, QR_INJECT_DROP_CACHE, 0, 0, NULL), QR_OK);
-        for (int turn = 0; turn < 2; turn++, before[w->hit] = 3 + suffix % 99) { /* the second asks for an image at the hit */
-            struct reply r = answer(s, before, w->hit + 9);
-            reply_free(&r);
-        }
-    }
+    struct side *const warm[] = {run, bounded ? control : NULL, twin};
+    for (int side = 0; side < 3 && w->hit > 0; side++)
+        if (warm[side])
+            go_before(w, warm[side], tokens, suffix);
     struct reply cold = answer(control, tokens, count), r = answer(run, tokens, count);
     assert_same_reply(&cold, &r, what);
     if (!bounded)
         same_drafts(&control->record, &run->record, what);
+    if (twin)
+        as_twin(run, twin, tokens, count, &r, what);
     out->prompts++;
     out->hits += r.usage.cached_tokens > 0;
     out->drafts += run->record.passes;
@@ -195,7 +212,7 @@ static void as_cold_bounded(const struct draft_starts_world *w, struct side *run
     for (int32_t i = 0; i < count; i++) {
         struct draft_starts_counts unused = {0};
         if (suffixes[i] >= window)
-            one(w, run, &cold, suffixes[i], false, &unused);
+            one(w, run, &cold, NULL, suffixes[i], false, &unused);
     }
     engine_close(&cold.o);
 }
@@ -203,17 +220,23 @@ static void as_cold_bounded(const struct draft_starts_world *w, struct side *run
 void draft_starts(const struct draft_starts_world *w, const int32_t *suffixes, int32_t count, struct draft_starts_counts *out)
 {
     const bool bounded = strcmp(w->decoder, "bounded") == 0 || strcmp(w->encoder, "bounded") == 0;
-    struct side run, control;
+    struct side run, control, twin;
     *out = (struct draft_starts_counts){0};
     open_side(&run, w, w->decoder, w->encoder, false, true);
     if (strcmp(w->encoder, "off") == 0)
         sched_set_costs(run.o.engine->sched, &every_image_pays);
-    if (bounded)
+    if (bounded) {
+        struct draft_starts_world other = *w;
+        other.rows = w->rows ? w->rows : 2 * (w->block ? w->block : 128) + 44; /* the least that bounded replay takes, and a few */
+        other.disturbed = false;
         open_side(&control, w, w->decoder, w->encoder, false, false);
-    else
+        open_side(&twin, &other, w->decoder, w->encoder, false, true);
+        if (strcmp(w->encoder, "off") == 0)
+            sched_set_costs(twin.o.engine->sched, &every_image_pays);
+    } else
         open_side(&control, w, "off", "off", true, true);
     for (int32_t i = 0; i < count; i++)
-        one(w, &run, &control, suffixes[i], bounded, out);
+        one(w, &run, &control, bounded ? &twin : NULL, suffixes[i], bounded, out);
     if (bounded && strcmp(w->encoder, "bounded") != 0)
         as_cold_bounded(w, &run, suffixes, count);
     qr_metrics m = {.size = sizeof m};
@@ -221,6 +244,8 @@ void draft_starts(const struct draft_starts_world *w, const int32_t *suffixes, i
     out->preemptions = (int32_t)m.preemptions;
     engine_close(&run.o);
     engine_close(&control.o);
+    if (bounded)
+        engine_close(&twin.o);
 }
 
 /* One conversation of two turns. */

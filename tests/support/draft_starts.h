@@ -17,8 +17,9 @@ struct draft_starts_world {
 struct draft_starts_counts {
     int32_t prompts, hits, drafts, preemptions; /* drafts: passes that were compared */
 };
-/* For each length of what follows behind the hit. Bounded replay is compared with itself without drafts, that
- * of the decoder alone also with a cold run of its own, drafts included. */
+/* For each length of what follows behind the hit. Exact replay and none are compared with a cold run. Bounded replay is compared
+ * with itself: without drafts; drafts included with an engine that starts at the same place and cuts the prompt otherwise; and
+ * where the decoder alone is bounded and need not go back, with a cold run too. */
 void draft_starts(const struct draft_starts_world *w, const int32_t *suffixes, int32_t count, struct draft_starts_counts *out);
 
 /* Conversations: an answer with drafts, all of them right, that ends on or just behind a block boundary leaves an image there; the
