@@ -14,6 +14,7 @@ struct noted {
     int32_t first_row, first_position;
     int32_t key_from; /* first position whose streams the step has for the drafter */
     bool kept;        /* MTP: the row before its first, from streams that an image brought; the token behind it is its own */
+    bool draftless;   /* its rows left nothing for the drafter */
     bool drafts;      /* it shall draft for the next step */
 };
 
@@ -23,7 +24,7 @@ struct speculation {
     struct noted *noted; /* [max_requests] */
     int32_t noted_count;
     struct payoff payoff;
-    int32_t proposed;              /* of the pass in hand */
+    int32_t proposed, rows;        /* of the pass in hand; rows: of MTP */
     struct payoff_request **asked; /* [max_requests] of those that could draft */
     bool *pays;                    /* [max_requests] what came of it */
     struct task **drafting;        /* [max_requests] in the pass in hand */
@@ -109,6 +110,7 @@ qr_status speculation_open(struct qr_engine *engine, const struct draft_choice *
         return qr_fail(err, QR_NO_MEMORY, "no memory for a record of drafts");
     s->engine = engine;
     s->choice = *choice;
+    s->payoff.window = engine->model->config.sliding_window;
     qr_status st = allocate(s, engine->max_rows, err);
     if (st != QR_OK) {
         speculation_close(s);
@@ -139,6 +141,16 @@ void speculation_close(struct speculation *s)
 
 /* ---- a step ---- */
 
+void speculation_pass(struct speculation *s)
+{
+    if (!s || !s->choice.rests)
+        return;
+    const bool without = payoff_starts_without(&s->payoff, s->choice.limit);
+    for (struct task *t = s->engine->tasks; t; t = t->next)
+        if (t->r && (t->sched->state == SCHED_WAITING || t->sched->state == SCHED_HELD))
+            t->sched->draftless = without;
+}
+
 void speculation_note(struct speculation *s, const struct batch *batch, double seconds)
 {
     const int32_t layers = s ? s->engine->model->plan.layers : 0;
@@ -154,7 +166,8 @@ void speculation_note(struct speculation *s, const struct batch *batch, double s
                                      .first_row = row,
                                      .first_position = span->first_position,
                                      .key_from = larger(from, span->first_position) - kept,
-                                     .kept = kept};
+                                     .kept = kept,
+                                     .draftless = span->draftless};
         row += span->count;
         prefill += span->rows != NULL;
         drafts += span->drafts;
@@ -253,12 +266,27 @@ static struct task *could_draft(const struct speculation *s, const struct noted 
     return t && t->r && may_draft(n->request, s->choice.least) ? t : NULL;
 }
 
+/* A window of rows of the drafter's rings below the next token is not there yet. */
+static bool lacks_rows(const struct speculation *s, const struct sched_request *r)
+{
+    return r->draft_gap > 0 && r->done < r->draft_gap + s->payoff.window;
+}
+
 /* Why a task drafts nothing; once it has drafts that is forgotten. */
 static qr_rest why_not(const struct speculation *s, bool could, bool drafts)
 {
     if (drafts)
         return QR_REST_LOST; /* until there are some */
     return !could ? QR_REST_END : payoff_known(&s->payoff) ? QR_REST_COST : QR_REST_TIMES;
+}
+
+/* The automatic setting's for one that could draft. */
+static void take_choice(struct speculation *s, struct noted *n, struct payoff_request *payoff)
+{
+    if (s->hook.choose)
+        s->hook.choose(s->hook.user, n->request, &n->drafts, &payoff->spares_rows);
+    n->drafts = n->drafts && !payoff->lacks_rows;
+    n->request->draftless = payoff->spares_rows && !n->drafts;
 }
 
 /* Of those that could, the ones that shall (6.8), and why the others do not. Returns how many. */
@@ -268,8 +296,10 @@ static int32_t choose(struct speculation *s)
     s->others = 0;
     for (int32_t b = 0; b < s->noted_count; b++) {
         struct task *t = could_draft(s, &s->noted[b]);
-        if (t)
+        if (t) {
+            t->payoff.lacks_rows = lacks_rows(s, t->sched);
             s->asked[count++] = &t->payoff;
+        }
     }
     for (int32_t i = 0; i < count; i++)
         s->pays[i] = true;
@@ -281,6 +311,8 @@ static int32_t choose(struct speculation *s)
         struct task *t = n->request ? n->request->owner : NULL;
         const bool could = could_draft(s, n);
         n->drafts = could && s->pays[count++];
+        if (could && s->choice.rests)
+            take_choice(s, n, &t->payoff);
         chosen += n->drafts;
         s->others += !n->drafts && n->request && n->request->state == SCHED_DECODE;
         if (t)
@@ -347,7 +379,7 @@ static bool serial_span(struct speculation *s, const struct noted *n, int32_t us
 {
     const struct sched_request *r = n->request;
     const int32_t end = r && r->slot >= 0 ? r->done : 0; /* one that has ended keeps its slot until its image is stored */
-    if (end <= n->key_from || end >= r->count) /* gone, or the tokens behind it are not known */
+    if (n->draftless || end <= n->key_from || end >= r->count) /* gone, or the tokens behind it are not known */
         return false;
     if (used + end - n->key_from > s->engine->max_rows) /* rows that images brought may be more than a step has room for */
         return false;
@@ -378,6 +410,7 @@ static qr_status draft_serially(struct speculation *s, qr_error *err)
         if (span->logits_from < span->count)
             s->drafting[count++] = s->noted[b].request->owner;
     }
+    s->rows = rows;
     if (spans == 0)
         return QR_OK;
     TRY(runner_draft(s->engine->runner, s->spans, spans, NULL, err));
@@ -411,12 +444,14 @@ void speculation_draft(struct speculation *s)
         return;
     const double start = clock_seconds();
     const int32_t chosen = choose(s);
-    s->proposed = 0;
+    s->proposed = s->rows = 0;
     qr_status st = s->choice.drafter == QR_DRAFTER_DSPARK ? draft_blocks(s, &err) : draft_serially(s, &err);
     if (st == QR_OK && s->choice.drafter == QR_DRAFTER_MTP)
         st = keep_for_images(s, &err);
+    const double seconds = clock_seconds() - start;
+    if (chosen == 0 && s->rows > 0)
+        payoff_rows(&s->payoff, s->rows, seconds);
     if (chosen > 0) {
-        const double seconds = clock_seconds() - start;
         payoff_draft(&s->payoff, chosen, seconds);
         if (s->record)
             draft_record_pass(s->record, chosen, seconds);

@@ -18,9 +18,12 @@ struct speculation;
 struct task;
 struct draft_record;
 
-/* For tests: puts other drafts in the place of those that were made for a request, `count` of at most `limit`. Returns how many. */
+/* For tests; a member may be NULL. `replace` puts other drafts in the place of those that were made for a request, `count` of at
+ * most `limit`, and returns how many. `choose` puts another choice in the place of the automatic setting's: whether a request
+ * that decodes drafts now, if it has the rows for it, and whether it makes none until the next choice. */
 struct draft_hook {
     int32_t (*replace)(void *user, const struct sched_request *r, int32_t *drafts, int32_t count, int32_t limit);
+    void (*choose)(void *user, const struct sched_request *r, bool *drafts, bool *spares_rows);
     void *user;
 };
 /* Before any request; stays. */
@@ -33,6 +36,8 @@ void speculation_close(struct speculation *s); /* NULL is fine */
 /* Bytes beside those of the runner. */
 int64_t speculation_bytes_for(const struct draft_choice *c, int32_t requests, int32_t step_rows);
 
+/* Before a pass of the scheduler: says which of the requests that wait start without rows for the drafter. `s` NULL: nothing. */
+void speculation_pass(struct speculation *s);
 /* Before the batch is completed: remembers its spans and what it took. `s` NULL: nothing. */
 void speculation_note(struct speculation *s, const struct batch *batch, double seconds);
 /* Of a step of the task `right` of the `verified` drafts were accepted. */

@@ -78,6 +78,7 @@ void engine_pass_cancels(struct qr_engine *engine)
             sched_cancel(engine->sched, t->sched);
         else if (t->r)
             t->sched->paused = atomic_load(&t->r->paused);
+    speculation_pass(engine->speculation);
 }
 
 /* ---- a step ---- */

@@ -298,9 +298,18 @@ enum part {
     PART_LOW
 };
 
-static int32_t part_start(const struct batch_span *span, int32_t index, enum part part)
+/* Where a layer starts on a span without ranges: on every row, but for a drafter that rests. */
+static struct layer_start unranged(const struct assembly *a, const struct batch_span *span, int32_t index)
 {
-    const struct layer_start every = {.query = 0}, *s = span->rows ? &span->rows->layer[index] : &every;
+    const int32_t end = span->first_position + span->count;
+    if (span->draftless && index >= a->limits.plan->layers)
+        return (struct layer_start){.query = end, .key = end, .compress = end};
+    return (struct layer_start){.query = 0};
+}
+
+static int32_t part_start(const struct assembly *a, const struct batch_span *span, int32_t index, enum part part)
+{
+    const struct layer_start every = unranged(a, span, index), *s = span->rows ? &span->rows->layer[index] : &every;
     switch (part) {
     case PART_QUERY:
         return s->query;
@@ -328,7 +337,7 @@ static int32_t part_start(const struct batch_span *span, int32_t index, enum par
 static void start_at(struct assembly *a, int32_t index, enum part part)
 {
     for (int32_t b = 0; b < a->step.requests; b++) {
-        int32_t start = part_start(&a->batch->spans[b], index, part), first = a->batch->spans[b].first_position;
+        int32_t start = part_start(a, &a->batch->spans[b], index, part), first = a->batch->spans[b].first_position;
         a->from[b] = start > first ? start : first;
     }
 }
@@ -347,7 +356,7 @@ static void start_at_last(struct assembly *a, int32_t index, enum part part, int
 static bool runs_again(const struct assembly *a, int32_t index)
 {
     for (int32_t b = 0; b < a->step.requests; b++)
-        if (part_start(&a->batch->spans[b], index, PART_AGAIN) > a->batch->spans[b].first_position)
+        if (part_start(a, &a->batch->spans[b], index, PART_AGAIN) > a->batch->spans[b].first_position)
             return true;
     return false;
 }
@@ -376,7 +385,7 @@ static const int32_t *window_lows(struct assembly *a, int32_t index, bool again)
     const int32_t kind = again ? MADE_LOWS_AGAIN : MADE_LOWS;
     bool any = again;
     for (int32_t b = 0; b < a->step.requests; b++) {
-        a->from[b] = part_start(&a->batch->spans[b], index, PART_LOW);
+        a->from[b] = part_start(a, &a->batch->spans[b], index, PART_LOW);
         any |= a->from[b] > 0;
     }
     const struct made_list *found = any ? find_made(a, kind) : NULL;
@@ -386,7 +395,7 @@ static const int32_t *window_lows(struct assembly *a, int32_t index, bool again)
     int32_t *lows = put(a, a->step.rows, &made->list.index);
     for (int32_t b = 0; b < a->step.requests; b++) {
         const struct batch_span *span = &a->batch->spans[b];
-        const int32_t end = again ? part_start(span, index, PART_AGAIN) : 0;
+        const int32_t end = again ? part_start(a, span, index, PART_AGAIN) : 0;
         for (int32_t p = span->first_position; p < end_of(span); p++)
             *lows++ = p < end ? span->first_position : a->from[b];
     }

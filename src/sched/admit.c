@@ -104,6 +104,7 @@ static void begin(struct sched *s, struct sched_request *r, const struct start *
     r->rings_from = start->rings_from;
     r->ring_layers = start->ring_layers;
     r->draft_from = drafts_from(s, start);
+    r->draft_gap = r->draftless && s->options.draft_width > 0 ? r->end : 0;
     r->last_image = start->rings_from;
     r->answer_block = 0;
     r->fresh = true;

@@ -22,6 +22,7 @@ struct batch_span {
     int32_t logits_from;       /* tokens from this one on (0 .. count) want logits; count: none */
     bool final;                /* the last row's logits are drawn from: the span ends where the request's tokens end */
     int32_t drafts;            /* the last `drafts` tokens may be rejected; 0 unless the batch is tentative */
+    bool draftless;            /* without `rows`: no row leaves anything for the drafter */
 
     const struct row_plan *rows; /* the part of the request's positions that each layer runs; NULL: every one */
     int32_t write_from;          /* compressed rows of groups that end below it exist: they are read, never written */

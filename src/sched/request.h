@@ -72,6 +72,7 @@ struct sched_request {
     enum finish finish;
     bool cancelled;
     bool paused;                               /* no decode row of it runs; its owner sets it between passes */
+    bool draftless;                            /* nothing is made for the drafter by admissions and decode rows; its owner sets it too */
     bool preempted;                            /* goes before others of its priority */
     uint64_t arrival;                          /* order of sched_add */
     int32_t end;                               /* T_end of this admission: the known tokens that prefill computes */
@@ -90,6 +91,7 @@ struct sched_request {
     int32_t block_count;
     struct row_plan rows; /* of this admission */
     int32_t draft_from;   /* first position whose rows of the drafter's rings are its own (speculation.md 3, valid_from) */
+    int32_t draft_gap;    /* below it rows of those rings are missing, because it was draftless; 0: none */
     bool fresh;           /* the slot is new to it: the next span places its cursor */
     bool restored;        /* an image or another slot filled it */
 

@@ -105,7 +105,8 @@ static struct batch_span decode_span(struct sched *s, struct sched_request *r, i
     s->making->batch.tentative |= count > 1;
     return (struct batch_span){.tokens = copy_decode_tokens(s, r, count),
                                .image_mask = r->image_mask && r->next < r->count ? r->image_mask + r->next : NULL,
-                               .drafts = count - 1};
+                               .drafts = count - 1,
+                               .draftless = r->draftless};
 }
 
 /* The position whose state is to be stored behind a span that ends at `end`; -1: none. A verify step may pass a boundary: what
@@ -146,6 +147,8 @@ void span_add(struct sched *s, struct sched_request *r, struct chunk chunk)
     const int32_t image = image_wanted(s, r, end, prefill);
     if (image >= 0)
         r->image_due = image;
+    if (span.draftless)
+        r->draft_gap = end;
     r->next = end;
     r->below = 0;
 }

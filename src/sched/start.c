@@ -13,7 +13,7 @@ static struct rows_request rows_wanted(const struct sched *s, const struct sched
                                  .end = r->end,
                                  .boundary = boundary,
                                  .first_logits = sched_max(logits, hit),
-                                 .drafting = s->options.draft_width > 0,
+                                 .drafting = s->options.draft_width > 0 && !r->draftless,
                                  .tail = s->tail > 0,
                                  .rebuild = s->options.encoder_replay == REPLAY_BOUNDED && hit > 0};
 }
@@ -38,6 +38,8 @@ int32_t start_complete_layers(const struct sched *s, const struct sched_request 
         int32_t low = r->rows.layer[layer].key;
         if (low <= r->rings_from && layer < r->ring_layers)
             low = 0;
+        if (layer >= s->options.plan->layers)
+            low = sched_max(low, r->draft_gap);
         if (low > need)
             break;
     }
