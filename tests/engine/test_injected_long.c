@@ -1,4 +1,4 @@
-/* label: full A16 */
+/* label: full once A16 */
 /* test_injected for blocks of every size and both families (speculation.md 12: T1, T2, T14, T15, T16). Known failure 17 (runtime.md
  * 15): one number of drafts in the middle that alone was wrong. */
 #include "support/injected.h"

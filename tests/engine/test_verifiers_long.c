@@ -1,4 +1,4 @@
-/* label: full */
+/* label: full once */
 /* Answers with ratio and block verification have the distribution of answers without drafts (speculation.md 12: T3). */
 #include <math.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* label: full A09 A11 A12 */
+/* label: full once A09 A11 A12 */
 /* Bounded replay against its control (test_bounded.c) for every length of what follows the cached tokens, 0 to 300 (of the
  * larger model every fifth), and for chunks that end anywhere. */
 #include "support/bounded.h"

@@ -1,4 +1,4 @@
-/* label: full A16 */
+/* label: full once A16 */
 /* The sweep of test_rollback at every step parity of V4's groups of 128, and for its DSpark drafter, with blocks of every
  * size at every parity of the groups of 8 (speculation.md 12: T6, T8). */
 #include "support/rollback.h"

@@ -1,4 +1,4 @@
-/* label: full */
+/* label: full once */
 /* The laws of ratio and block verification over the steps of an answer, with a million answers of each language (T3, T5). */
 #include "support/chains.h"
 #include "support/support.h"
