@@ -185,6 +185,31 @@ static void a_bounded_prompt_that_goes_back_fills_the_drafters_window(void **sta
     fake_close(&f);
 }
 
+/* An image from inside a prompt lacks the rings of the last layers. It serves a start as long as the prompt's end reads nothing
+ * below it; an image of a later boundary, whose rings would have to be complete, cannot be had from it. */
+static void an_image_without_the_last_rings_gives_none_with_them(void **state)
+{
+    (void)state;
+    for (int32_t drafts = 0; drafts < 2; drafts++)
+        for (int32_t prompt = 257; prompt < 520; prompt += 13)
+            for (int32_t stop = 128; stop < prompt; stop += 128) {
+                const struct fake_options o = {.config = TINY_V4, .block = 128, .draft_width = drafts, .drafts = drafts,
+                                               .accept_percent = 50, .blocks = 40, .slots = 2, .seed = 5,
+                                               .sched = {.max_prefill_rows = -1, .max_rows = 200, .prefix_cache = true,
+                                                         .images = true, .image_interval = 128}};
+                fake_open(&f, &o);
+                const int32_t a = fake_prompt(&f, 1, 300, prompt, 20);
+                fake_run_to(&f, a, stop);
+                sched_preempt(f.sched, fake_of(&f, a)->r); /* before the image of where it stands is taken */
+                fake_run(&f);
+                assert_int_equal(fake_of(&f, a)->finish, FINISH_STOP);
+                const int32_t b = fake_prompt(&f, 1, 300, 400, 20);
+                fake_run(&f);
+                assert_int_equal(fake_of(&f, b)->finish, FINISH_STOP);
+                fake_close(&f);
+            }
+}
+
 /* Rows of image-span tokens are computed in a way of their own: a draft that is such a token is marked as one, as the token
  * that it becomes when it is right will be. The executor holds every row to its mark. */
 static void a_draft_is_marked_as_the_token_that_it_is(void **state)
@@ -220,6 +245,7 @@ static void a_draft_is_marked_as_the_token_that_it_is(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_image_without_the_last_rings_gives_none_with_them),
         cmocka_unit_test(a_draft_is_marked_as_the_token_that_it_is),
         cmocka_unit_test(an_answer_with_drafts_leaves_an_image_at_its_last_boundary),
         cmocka_unit_test(images_of_requests_that_draft_are_used_by_others_at_once),
