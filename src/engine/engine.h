@@ -192,6 +192,7 @@ struct workspace_sizes {
     int64_t lists;                  /* rows and lists of a step, on the host and on the backend */
     int64_t engram;                 /* table rows of a step */
     int64_t sampling;               /* logits, sampler, counts of tokens */
+    int64_t grammars;               /* the tree of the vocabulary, and the ways of requests through their grammars */
     int64_t scheduler;              /* batches and their results, prefix index, table of state images */
     int64_t requests;               /* tokens and pages of requests that run */
     int64_t drafts;                 /* of a drafter beside its weights and buffers of a pass */

@@ -100,7 +100,7 @@ qr_status grammar_of_chat(const qr_model *model, const struct chat *chat, qr_gra
     *out = NULL;
     if (!chat_profile_named(model->prompt_profile, &profile))
         return qr_fail(err, QR_INTERNAL, "prompt profile %s has no rendering", model->prompt_profile);
-    const qr_status st = grammar_make_answer(chat, profile, model->tokenizer, &made, path, &param, err);
+    const qr_status st = grammar_make_answer(chat, profile, model->tokenizer, &model->log, &made, path, &param, err);
     if (st == QR_BAD_REQUEST)
         snprintf(issue->param, sizeof issue->param, "%s%s", param, path);
     return st == QR_OK && made ? wrap(model, made, out, err) : st;

@@ -38,6 +38,7 @@ static void plan_bytes(struct inspection *i)
                      {"rows and lists of a step", size->workspace.lists},
                      {"Engram rows of a step", size->workspace.engram},
                      {"logits, sampler, token counts", size->workspace.sampling},
+                     {"grammars and the vocabulary's tree", size->workspace.grammars},
                      {"scheduler and prefix index", size->workspace.scheduler},
                      {"tokens and pages of requests", size->workspace.requests},
                      {"drafts", size->workspace.drafts}};

@@ -12,6 +12,7 @@
 #include "plan/schema.h"
 #include "run/assemble.h"
 #include "run/ngrams.h"
+#include "text/token_trie.h"
 
 /* Rows of a step whose logits may be wanted: prompt log probabilities and scores come in chunks of that many. */
 enum { LOGIT_ROWS = 64 };
@@ -203,7 +204,8 @@ static qr_status size_workspace(const struct model_plan *plan, const struct engi
     w->lists = assembly_bytes_for(&lists);
     w->engram = ngrams_bytes_for(plan, m->max_rows);
     w->sampling = vocab * (int64_t)sizeof(float) + (int64_t)sampler_scratch_bytes(vocab) +
-                  m->max_requests * (int64_t)(token_counts_bytes(vocab) + constraint_bytes(vocab));
+                  m->max_requests * (int64_t)token_counts_bytes(vocab);
+    w->grammars = (int64_t)token_trie_bytes_for(vocab) + m->max_requests * (int64_t)constraint_bytes(vocab);
     w->scheduler = sched_bytes_for(&sched) + m->max_requests * (int64_t)(sizeof(struct sched_result) + sizeof(int32_t));
     w->requests = m->max_requests * engine_request_bytes(m->max_positions, size->geometry.options.block_tokens);
     w->drafts = speculation_bytes_for(&size->drafts, m->max_requests, m->max_rows) +
@@ -216,7 +218,7 @@ static qr_status size_workspace(const struct model_plan *plan, const struct engi
 
 static int64_t workspace_total(const struct workspace_sizes *w)
 {
-    return w->forward + w->scratch + w->lists + w->engram + w->sampling + w->scheduler + w->requests + w->drafts;
+    return w->forward + w->scratch + w->lists + w->engram + w->sampling + w->grammars + w->scheduler + w->requests + w->drafts;
 }
 
 /* Everything that is allocated must be there, however it was asked for: 2.10's clamp by what is free. `available` 0: the

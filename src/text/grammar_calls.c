@@ -186,6 +186,14 @@ static qr_status by_schema(struct call_grammar *c, const struct tool *tool, qr_e
     return st;
 }
 
+static void tell_hint(const struct call_grammar *c, const struct tool *tool, qr_status st, const qr_error *why)
+{
+    char large[80];
+    snprintf(large, sizeof large, "it takes more than %d nodes of a grammar", GRAMMAR_MOST_HINT);
+    qr_logf(c->log, QR_LOG_WARN, "the schema of the tool %.100s is only a hint, of its parameters their names are held to: %s", tool->name,
+            st == QR_OK ? large : why->message);
+}
+
 /* Whether the whole schema of a tool can be obeyed: tries it on a grammar of its own. */
 static bool can_obey(struct call_grammar *c, const struct tool *tool)
 {
@@ -198,21 +206,28 @@ static bool can_obey(struct call_grammar *c, const struct tool *tool)
     }
     trial.json = &json;
     trial.path = NULL;
-    const qr_status st = by_schema(&trial, tool, NULL, GRAMMAR_RETURN, &out);
+    qr_error why = {0};
+    const qr_status st = by_schema(&trial, tool, &why, GRAMMAR_RETURN, &out);
     if (st == QR_NO_MEMORY || json.g->no_memory)
         c->json->g->no_memory = true;
-    const bool can = st == QR_OK && !grammar_failed(json.g) && json.g->node_count < GRAMMAR_MOST_NODES / 8 && out != GRAMMAR_NOTHING;
+    const bool can = st == QR_OK && !grammar_failed(json.g) && json.g->node_count < GRAMMAR_MOST_HINT && out != GRAMMAR_NOTHING;
     grammar_release(json.g);
+    if (!can && !failed(c))
+        tell_hint(c, tool, st, &why);
     return can;
 }
 
 static grammar_node_id parameters_node(struct call_grammar *c, const struct tool *tool, grammar_node_id next)
 {
     grammar_node_id out = GRAMMAR_NOTHING;
-    if (tool_is_strict(tool) || can_obey(c, tool))
+    if (tool_is_strict(tool) || can_obey(c, tool)) {
         note(c, by_schema(c, tool, c->err, next, &out));
-    else
+        if (c->status == QR_OK && c->json->g->too_large)
+            note(c, qr_fail(c->err, QR_BAD_REQUEST, "the parameters of %.100s take too large a grammar: more than %d nodes with what "
+                            "stands beside them", tool->name, GRAMMAR_MOST_NODES));
+    } else {
         out = declared_parameters(c, tool, next);
+    }
     return out;
 }
 

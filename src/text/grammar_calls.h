@@ -3,8 +3,11 @@
 #ifndef QR_TEXT_GRAMMAR_CALLS_H
 #define QR_TEXT_GRAMMAR_CALLS_H
 
+#include "base/log.h"
 #include "text/chat.h"
 #include "text/grammar_json.h"
+
+enum { GRAMMAR_MOST_HINT = GRAMMAR_MOST_NODES / 8 };
 
 struct call_grammar {
     struct json_grammar *json;
@@ -13,14 +16,15 @@ struct call_grammar {
     const struct tool_list *tools;
     const struct tool *only; /* NULL: any of them */
     bool many;               /* more than one call may be in a block */
+    const struct qr_log *log; /* of schemas that are hints only; NULL: nowhere */
     char *path;              /* [96] of what is refused in a schema */
     qr_error *err;
     qr_status status;        /* QR_OK until something fails */
 };
 
 /* Calls behind what opened the first one up to its name. Parameters stand in the order in which they are declared; a tool
- * that says strict is held to its whole schema, or refused where that is not supported; another one as far as that is
- * supported, or else to the names that it declares. */
+ * that says strict is held to its whole schema, or refused where that is not supported; another one where that is
+ * supported and takes no more than GRAMMAR_MOST_HINT nodes, or else, and the log says so, to the names that it declares. */
 grammar_node_id call_grammar_named(struct call_grammar *c, grammar_node_id next);
 /* What forces a call, as the very ids that the prompt's text would have, then call_grammar_named. */
 grammar_node_id call_grammar_forced(struct call_grammar *c, grammar_node_id next);

@@ -193,8 +193,8 @@ static qr_status answer_node(const struct chat *chat, struct call_grammar *calls
     return st;
 }
 
-qr_status grammar_make_answer(const struct chat *chat, enum chat_profile profile, const struct tokenizer *tok, struct grammar **out,
-                              char *path, const char **param, qr_error *err)
+qr_status grammar_make_answer(const struct chat *chat, enum chat_profile profile, const struct tokenizer *tok,
+                              const struct qr_log *log, struct grammar **out, char *path, const char **param, qr_error *err)
 {
     *out = NULL;
     *param = "continue_final_message";
@@ -208,7 +208,7 @@ qr_status grammar_make_answer(const struct chat *chat, enum chat_profile profile
     if (!json.g)
         return no_memory(err);
     grammar_node_id entry = GRAMMAR_NOTHING;
-    struct call_grammar calls = {.json = &json, .tok = tok, .profile = profile, .tools = &chat->tools, .path = path, .err = err,
+    struct call_grammar calls = {.json = &json, .tok = tok, .profile = profile, .tools = &chat->tools, .log = log, .path = path, .err = err,
                                  .only = chat->tool_choice == TOOL_CHOICE_NAMED ? chat->forced : NULL, .status = QR_OK};
     calls.many = chat->parallel_calls && !calls.only;
     const qr_status st = answer_node(chat, &calls, &entry, path, param, err);

@@ -3,6 +3,7 @@
 #ifndef QR_TEXT_GRAMMAR_MAKE_H
 #define QR_TEXT_GRAMMAR_MAKE_H
 
+#include "base/log.h"
 #include "text/chat.h"
 #include "text/grammar.h"
 
@@ -18,8 +19,9 @@ qr_status grammar_make_choice(const struct json *list, const char *name, struct 
 
 /* What the answer to a chat request has to be behind its reasoning: a forced call, JSON where a response_format wants it (or
  * calls, where tools are declared), and where tools are strict any text and then calls of declared tools with parameters by
- * their schemas. *out NULL: anything. `param`: the member that is wrong. */
-qr_status grammar_make_answer(const struct chat *chat, enum chat_profile profile, const struct tokenizer *tok, struct grammar **out,
-                              char *path, const char **param, qr_error *err);
+ * their schemas. *out NULL: anything. `param`: the member that is wrong. `log` (may be
+ * NULL) is told of tools' schemas that cannot be held to. */
+qr_status grammar_make_answer(const struct chat *chat, enum chat_profile profile, const struct tokenizer *tok,
+                              const struct qr_log *log, struct grammar **out, char *path, const char **param, qr_error *err);
 
 #endif

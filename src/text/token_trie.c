@@ -82,20 +82,31 @@ static size_t count_nodes(const struct word *words, size_t count)
     return nodes;
 }
 
+static size_t most_nodes(int32_t vocab) { return (size_t)vocab * TRIE_NODES_PER_TOKEN + TRIE_NODES_BESIDE; }
+
+uint64_t token_trie_bytes_for(int32_t vocab)
+{
+    return sizeof(struct token_trie) + ((uint64_t)vocab + 1) * sizeof(struct word) + most_nodes(vocab) * (uint64_t)sizeof(struct trie_node);
+}
+
 qr_status token_trie_open(const struct tokenizer *tok, int32_t vocab, struct token_trie **out, qr_error *err)
 {
     *out = NULL;
-    size_t bytes = 0, count = 0;
+    size_t bytes = 0, count = 0, nodes = 0;
     struct word *words = qr_calloc((size_t)vocab + 1, sizeof *words);
     struct token_trie *t = qr_calloc(1, sizeof *t);
     if (words && t) {
         count = list_words(tok, vocab, words, &bytes);
         t->vocab = vocab;
-        t->nodes = qr_calloc(count_nodes(words, count) + 1, sizeof *t->nodes);
+        nodes = count_nodes(words, count);
+        t->nodes = nodes < most_nodes(vocab) ? qr_calloc(nodes + 1, sizeof *t->nodes) : NULL;
     }
     if (!words || !t || !t->nodes) {
         qr_free(words);
         token_trie_close(t);
+        if (nodes >= most_nodes(vocab))
+            return qr_fail(err, QR_UNSUPPORTED, "the tokens of this vocabulary have %zu beginnings, grammars are planned for %zu", nodes,
+                           most_nodes(vocab));
         return qr_fail(err, QR_NO_MEMORY, "no memory for a tree of %d tokens", vocab);
     }
     add_words(t, words, count);

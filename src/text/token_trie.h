@@ -20,11 +20,15 @@ struct token_trie {
     int32_t vocab;    /* ids are below it */
 };
 
+/* A vocabulary has as many nodes as its tokens have bytes that no other begins with: about two for each of a BPE's. */
+enum { TRIE_NODES_PER_TOKEN = 4, TRIE_NODES_BESIDE = 4096 };
 enum { TRIE_LONGEST = 1024 }; /* tokens of more bytes are left out: no grammar lets them in */
 
-/* Of the ids below `vocab`. Read-only from then on. QR_NO_MEMORY. Close with token_trie_close (NULL is fine). */
+/* Of the ids below `vocab`. Read-only from then on. QR_NO_MEMORY; QR_UNSUPPORTED: more nodes than are planned for. Close with token_trie_close (NULL is fine). */
 qr_status token_trie_open(const struct tokenizer *tok, int32_t vocab, struct token_trie **out, qr_error *err);
 void token_trie_close(struct token_trie *trie);
 uint64_t token_trie_bytes(const struct token_trie *trie);
+/* What making one of so many ids takes at most. */
+uint64_t token_trie_bytes_for(int32_t vocab);
 
 #endif

@@ -19,7 +19,7 @@ static bool may_be(enum chat_profile profile, const char *request, const char *t
     qr_error err = {0};
     assert_int_equal(json_parse(request, strlen(request), "request", false, &doc, NULL), QR_OK);
     assert_int_equal(chat_render(json_root(doc), &options, &chat, NULL, NULL), QR_OK);
-    if (grammar_make_answer(&chat, profile, rig.tok, &g, NULL, &param, &err) != QR_OK)
+    if (grammar_make_answer(&chat, profile, rig.tok, NULL, &g, NULL, &param, &err) != QR_OK)
         fail_msg("%s", err.message);
     assert_non_null(g);
     chat_free(&chat); /* the grammar needs neither */
@@ -132,7 +132,7 @@ static void the_beginning_is_forced_by_its_ids(void **state)
     (void)state;
     assert_int_equal(json_parse(FORCED, strlen(FORCED), "request", false, &doc, NULL), QR_OK);
     assert_int_equal(chat_render(json_root(doc), &options, &chat, NULL, NULL), QR_OK);
-    assert_int_equal(grammar_make_answer(&chat, CHAT_V41, rig.tok, &g, NULL, &param, NULL), QR_OK);
+    assert_int_equal(grammar_make_answer(&chat, CHAT_V41, rig.tok, NULL, &g, NULL, &param, NULL), QR_OK);
     chat_write_forced_call(&p, CHAT_V41);
     assert_int_equal(prompt_ids(&p, rig.tok, &ids, NULL), QR_OK);
     struct grammar_run *run = run_of(&rig, g);
@@ -147,6 +147,52 @@ static void the_beginning_is_forced_by_its_ids(void **state)
     prompt_free(&p);
     chat_free(&chat);
     json_close(doc);
+}
+
+static void keep_line(void *user, enum qr_log_level level, const char *line)
+{
+    assert_int_equal(level, QR_LOG_WARN);
+    snprintf(user, 300, "%s", line);
+}
+
+/* What becomes of a forced call of a tool whose parameters take a large grammar. */
+static qr_status make_large(int least, const char *extra, char said[300], qr_error *err)
+{
+    const struct chat_options options = chat_options_default(CHAT_V41);
+    const struct qr_log log = {.write = keep_line, .user = said, .level = QR_LOG_WARN};
+    char request[600];
+    const char *param;
+    struct json_document *doc;
+    struct chat chat;
+    struct grammar *g = NULL;
+    said[0] = '\0';
+    snprintf(request, sizeof request,
+             REQUEST("\"tool_choice\":\"required\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"write\"%s,\"parameters\":{"
+                     "\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"minLength\":%d},\"b\":{\"type\":\"string\","
+                     "\"minLength\":%d}}}}}]"), extra, least, least);
+    assert_int_equal(json_parse(request, strlen(request), "request", false, &doc, NULL), QR_OK);
+    assert_int_equal(chat_render(json_root(doc), &options, &chat, NULL, NULL), QR_OK);
+    const qr_status st = grammar_make_answer(&chat, CHAT_V41, rig.tok, &log, &g, NULL, &param, err);
+    grammar_release(g);
+    chat_free(&chat);
+    json_close(doc);
+    return st;
+}
+
+static void a_schema_that_is_too_large_is_a_hint_that_the_log_tells_of_or_refused_by_name(void **state)
+{
+    (void)state;
+    qr_error err = {0};
+    char said[300];
+    assert_int_equal(make_large(4, "", said, &err), QR_OK);
+    assert_string_equal(said, "");
+    assert_int_equal(make_large(16000, "", said, &err), QR_OK);
+    assert_non_null(strstr(said, "the schema of the tool write is only a hint"));
+    assert_non_null(strstr(said, "16384 nodes"));
+    assert_int_equal(make_large(16000, ",\"strict\":true", said, &err), QR_BAD_REQUEST);
+    assert_non_null(strstr(err.message, "the parameters of write take too large a grammar: more than 131072 nodes"));
+    assert_int_equal(make_large(20000, "", said, &err), QR_OK); /* not supported at all */
+    assert_non_null(strstr(said, "minLength"));
 }
 
 static void strict_tools_leave_text_free_and_hold_calls(void **state)
@@ -204,6 +250,7 @@ int main(void)
         cmocka_unit_test(a_named_tool_is_called_once),
         cmocka_unit_test(v4_has_its_own_spelling),
         cmocka_unit_test(the_beginning_is_forced_by_its_ids),
+        cmocka_unit_test(a_schema_that_is_too_large_is_a_hint_that_the_log_tells_of_or_refused_by_name),
         cmocka_unit_test(strict_tools_leave_text_free_and_hold_calls),
         cmocka_unit_test(a_format_beside_tools_is_json_or_calls),
         cmocka_unit_test(other_tools_are_held_to_their_names),

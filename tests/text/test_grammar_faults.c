@@ -82,7 +82,7 @@ static qr_status answer(void *user, qr_error *err)
     struct grammar *g;
     const char *param;
     char path[96];
-    const qr_status st = grammar_make_answer(&a->chat, CHAT_V41, rig.tok, &g, path, &param, err);
+    const qr_status st = grammar_make_answer(&a->chat, CHAT_V41, rig.tok, NULL, &g, path, &param, err);
     grammar_release(g);
     return st;
 }
