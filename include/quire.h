@@ -271,6 +271,7 @@ typedef struct qr_request {
      * acceptance (QR_BAD_REQUEST). A row of which bans leave nothing ends the request with an error. */
     const qr_grammar *grammar;
     bool grammar_after_reasoning; /* it begins behind </think>; before, end tokens and tokens of turns and calls are not drawn */
+    const char *cache_salt;      /* cached pages are shared among requests of the same salt alone; copied; NULL, "": none */
 } qr_request;
 #define QR_REQUEST {.size = sizeof(qr_request), .logprobs = -1, .prompt_logprobs = -1}
 
@@ -571,9 +572,10 @@ typedef enum qr_rest {
     QR_REST_END,                 /* the answer has room for one more token only */
     QR_REST_CONFIDENCE,          /* the drafter's own confidence was too small (a speculation profile) */
     QR_REST_LOST,                /* a draft pass that failed, or drafts that were dropped on the way */
+    QR_REST_GRAMMAR,             /* the first draft did not fit the request's grammar */
     QR_REST_REASONS
 } qr_rest;
-/* "no drafter", "cost", "times", "end", "confidence", "lost" */
+/* "no drafter", "cost", "times", "end", "confidence", "lost", "grammar" */
 QR_API const char *qr_rest_name(qr_rest rest);
 
 /* What became of drafts. A step here is one request's part of a step that decodes, its row and its drafts; prompts never

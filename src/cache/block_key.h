@@ -18,6 +18,11 @@ enum provenance { PROVENANCE_EXACT, PROVENANCE_REPLAYED };
  * (runtime.md 2.11), in one string. */
 struct block_key block_key_root(const char *identity, enum provenance provenance);
 
+/* What stands for the root in the chains of requests with this salt, not empty: none of their blocks is one of others. */
+struct block_key block_key_salted(const struct block_key *root, const struct block_key *salt);
+/* A salt's name; of an empty one or NULL zero, which is no salt. */
+struct block_key block_key_salt(const char *salt);
+
 /* Key of the block of `n` tokens behind `parent`. `content`: [n], for a token of an image span a hash of the image, for
  * any other 0; NULL: no image. */
 struct block_key block_key_next(const struct block_key *parent, const int32_t *tokens, const uint64_t *content,

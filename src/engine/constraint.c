@@ -85,6 +85,26 @@ qr_status constraint_push(struct constraint *c, int32_t token, qr_error *err)
     return QR_OK;
 }
 
+static bool may_follow(struct constraint *c, int32_t token)
+{
+    qr_error err;
+    if (c->reasoning && !(c->free[token >> 5] >> (token & 31) & 1))
+        return false;
+    return constraint_push(c, token, &err) == QR_OK;
+}
+
+int32_t constraint_fitting(struct constraint *c, const int32_t *tokens, int32_t count)
+{
+    int32_t fit = 0;
+    if (!c)
+        return count;
+    constraint_mark(c);
+    while (fit < count && may_follow(c, tokens[fit]))
+        fit++;
+    constraint_rewind(c);
+    return fit;
+}
+
 void constraint_mark(struct constraint *c)
 {
     if (!c)

@@ -16,6 +16,8 @@ uint64_t constraint_bytes(int32_t vocab);
 qr_status constraint_mask(struct constraint *c, const uint32_t **allowed, qr_error *err);
 /* The token that comes next. */
 qr_status constraint_push(struct constraint *c, int32_t token, qr_error *err);
+/* How many of the tokens, one behind the other, may come next. Stays where it is. NULL: all. */
+int32_t constraint_fitting(struct constraint *c, const int32_t *tokens, int32_t count);
 /* Remembers where it is; goes back there. NULL is fine. */
 void constraint_mark(struct constraint *c);
 void constraint_rewind(struct constraint *c);

@@ -10,7 +10,7 @@
 
 const char *qr_rest_name(qr_rest rest)
 {
-    static const char *const names[] = {"no drafter", "cost", "times", "end", "confidence", "lost"};
+    static const char *const names[] = {"no drafter", "cost", "times", "end", "confidence", "lost", "grammar"};
     return (unsigned)rest < QR_REST_REASONS ? names[rest] : "unknown";
 }
 

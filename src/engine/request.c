@@ -205,6 +205,7 @@ static bool copy(const qr_model *model, struct request *r, const qr_request *q, 
     r->prompt_logprobs = q->prompt_logprobs;
     r->priority = q->priority;
     r->after = q->after;
+    r->salt = block_key_salt(q->cache_salt);
     r->grammar_after_reasoning = q->grammar_after_reasoning;
     if (q->grammar)
         r->grammar = grammar_hold(q->grammar->grammar);

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "cache/block_key.h"
 #include "engine/model.h"
 #include "run/ending.h"
 #include "run/sampling.h"
@@ -45,6 +46,7 @@ struct request {
     int32_t end_count;
     int32_t logprobs, prompt_logprobs;
     int32_t priority;
+    struct block_key salt;          /* zero: none */
     qr_handle after;                /* 0: none */
     struct grammar *grammar;        /* held; NULL: the answer may be anything */
     bool grammar_after_reasoning;

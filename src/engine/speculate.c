@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "engine/constraint.h"
 #include "engine/draft_budget.h"
 #include "engine/draft_record.h"
 #include "engine/engine.h"
@@ -227,17 +228,24 @@ static bool draw(struct speculation *s, const struct task *t, const float *logit
 
 void speculation_hook(struct speculation *s, const struct draft_hook *hook) { s->hook = *hook; }
 
-/* How many drafts of each request of the pass the next step verifies: all of them without a profile. */
+/* A draft that a request's grammar forbids could not be right, nor one behind it: no row is spent on them (4.7). */
+static int32_t fitting(const struct speculation *s, int32_t i)
+{
+    return constraint_fitting(s->drafting[i]->constraint, s->drafts + (int64_t)i * s->choice.limit, s->made[i]);
+}
+
+/* How many drafts of each request of the pass the next step verifies: all that fit without a profile. */
 static void choose_lengths(struct speculation *s, int32_t count)
 {
     const int32_t turn = s->record ? draft_record_length(s->record, s->choice.limit) : 0;
-    for (int32_t i = 0; i < count; i++)
-        s->offers[i] = (struct draft_offer){
-            .survival = s->drafting[i]->drafts.survival, .made = s->made[i], .length = s->made[i]};
+    for (int32_t i = 0; i < count; i++) {
+        const int32_t fit = fitting(s, i);
+        s->offers[i] = (struct draft_offer){.survival = s->drafting[i]->drafts.survival, .made = fit, .length = fit};
+    }
     if (s->choice.scheduled)
         draft_budget(&s->choice.profile, s->offers, count, s->others);
     for (int32_t i = 0; s->record && i < count; i++)
-        s->offers[i].length = turn < s->made[i] ? turn : s->made[i];
+        s->offers[i].length = turn < s->offers[i].made ? turn : s->offers[i].made;
 }
 
 static void propose(struct speculation *s, int32_t count)
@@ -247,12 +255,14 @@ static void propose(struct speculation *s, int32_t count)
         struct task_drafts *told = &s->drafting[i]->drafts;
         int32_t length = s->offers[i].length;
         int32_t *drafts = s->drafts + (int64_t)i * s->choice.limit;
-        if (s->hook.replace)
-            s->made[i] = length = s->hook.replace(s->hook.user, s->drafting[i]->sched, drafts, s->made[i], s->choice.limit);
+        if (s->hook.replace) {
+            s->made[i] = s->hook.replace(s->hook.user, s->drafting[i]->sched, drafts, s->made[i], s->choice.limit);
+            s->offers[i].made = length = fitting(s, i);
+        }
         if (length > 0)
             sched_draft(s->engine->sched, s->drafting[i]->sched, drafts, length);
         else if (s->made[i] > 0)
-            told->rest = QR_REST_CONFIDENCE;
+            told->rest = s->offers[i].made > 0 ? QR_REST_CONFIDENCE : QR_REST_GRAMMAR;
         told->proposed = s->made[i];
         told->rated &= !s->hook.replace;
         s->proposed += s->made[i];

@@ -59,6 +59,7 @@ qr_status sched_request_make(const struct request_given *given, int32_t block_to
         memcpy(r->content, given->content, count * sizeof *r->content);
     r->id = given->id;
     r->priority = given->priority;
+    r->salt = given->salt;
     r->owner = given->owner;
     r->prompt = r->count = given->count;
     r->limit = given->limit;
@@ -82,9 +83,11 @@ void sched_request_free(struct sched_request *r)
 
 void sched_request_keys(struct sched_request *r, const struct block_key *root, int32_t block_tokens, int32_t blocks)
 {
+    const bool salted = r->salt.low || r->salt.high;
+    const struct block_key own = salted ? block_key_salted(root, &r->salt) : *root;
     for (; r->key_count < blocks; r->key_count++) {
         const int64_t first = (int64_t)r->key_count * block_tokens;
-        const struct block_key *parent = r->key_count ? &r->keys[r->key_count - 1] : root;
+        const struct block_key *parent = r->key_count ? &r->keys[r->key_count - 1] : &own;
         r->keys[r->key_count] =
             block_key_next(parent, r->tokens + first, r->content ? r->content + first : NULL, block_tokens);
     }

@@ -47,6 +47,7 @@ struct request_given {
     int32_t limit;             /* tokens that prompt and answer may have together; more than count */
     const uint8_t *image_mask; /* [count] or NULL; copied */
     const uint64_t *content;   /* [count] block_key_next's, or NULL; copied */
+    struct block_key salt;     /* block_key_salt's: what it caches is found by requests of the same one alone */
     int32_t first_logits;      /* first row of the prompt whose logits are wanted; count - 1: the last only */
     void *owner;               /* the caller's, untouched */
 };
@@ -55,6 +56,7 @@ struct sched_request {
     /* ---- what it is; fixed ---- */
     uint64_t id;
     int32_t priority, prompt, limit;
+    struct block_key salt;
     void *owner;
 
     /* ---- its tokens ---- */

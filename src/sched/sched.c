@@ -211,6 +211,7 @@ qr_status sched_fork(struct sched *s, const struct sched_request *parent, const 
     child.first_logits = parent->count - 1;
     child.image_mask = parent->image_mask;
     child.content = parent->content;
+    child.salt = parent->salt;
     qr_status st = sched_request_make(&child, s->block, out, err);
     if (st != QR_OK)
         return st;

@@ -220,6 +220,17 @@ static qr_status read_logprobs(const struct json *line, qr_request *out, qr_erro
     return QR_OK;
 }
 
+/* Not an empty one, which would part nobody from anybody. */
+static qr_status read_salt(const struct json *line, qr_request *out, qr_error *err)
+{
+    const struct json *value = member_of(line, "cache_salt");
+    if (value && (value->kind != JSON_STRING || value->length == 0 || strlen(value->text) != value->length))
+        return member_wrong(err, "cache_salt", value->kind == JSON_STRING ? NULL : value, "a string that is not empty and has no NUL");
+    if (value)
+        out->cache_salt = value->text;
+    return QR_OK;
+}
+
 /* More than any context holds is as much as it holds. */
 static qr_status read_most(const struct json *line, const char *name, struct request_text *out, qr_error *err)
 {
@@ -248,6 +259,8 @@ static qr_status read_limits(const struct json *line, struct request_text *out, 
     q->stop_tokens = out->stop_tokens;
     if (st == QR_OK)
         st = read_logprobs(line, q, err);
+    if (st == QR_OK)
+        st = read_salt(line, q, err);
     if (st == QR_OK)
         st = read_stop(line, out, err);
     return st;

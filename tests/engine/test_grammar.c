@@ -319,6 +319,31 @@ static void an_answer_of_a_session_is_what_its_members_ask_for(void **state)
     engine_close(&o);
 }
 
+static void no_row_is_spent_on_drafts_that_a_grammar_forbids(void **state)
+{
+    (void)state;
+    const char *unlikely = "q{60}";
+    struct reply replies[2];
+    qr_metrics m = {.size = sizeof m};
+    for (int drafted = 0; drafted < 2; drafted++) {
+        struct opened o = open_with(drafted ? "dspark" : NULL, NULL, 1);
+        struct made made;
+        ask(&o, 2, &made);
+        qr_grammar_close(made.own);
+        assert_int_equal(qr_grammar_open(o.model, QR_GRAMMAR_REGEX, unlikely, strlen(unlikely), &made.own, NULL, NULL), QR_OK);
+        made.request.grammar = made.own;
+        replies[drafted] = reply_of(&o, &made.request);
+        qr_get_metrics(o.engine, &m);
+        forget(&made);
+        engine_close(&o);
+    }
+    assert_same_reply(&replies[0], &replies[1], "a word that nobody would draft");
+    assert_true(m.drafts.proposed > 0 && m.drafts.rests[QR_REST_GRAMMAR] > 0 && m.drafts.verified < m.drafts.proposed / 2);
+    assert_int_equal(m.drafts.proposed, m.drafts.verified + m.drafts.unverified + m.drafts.discarded);
+    for (int i = 0; i < 2; i++)
+        reply_free(&replies[i]);
+}
+
 static void verifiers_that_know_no_grammar_refuse_it(void **state)
 {
     (void)state;
@@ -387,6 +412,7 @@ static void a_schema_that_is_not_supported_is_refused_with_its_place(void **stat
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_row_is_spent_on_drafts_that_a_grammar_forbids),
         cmocka_unit_test(answers_fit_their_grammars_with_the_same_bits_alone_drafted_and_in_a_batch),
         cmocka_unit_test(a_row_of_which_bans_leave_nothing_is_an_error_of_its_request_alone),
         cmocka_unit_test(an_answer_of_a_session_is_what_its_members_ask_for),
