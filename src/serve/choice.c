@@ -70,6 +70,14 @@ static qr_status take_deltas(struct choice *c, const qr_delta *deltas, size_t co
 /* Whether the token belongs to the answer: not one that ended it. */
 static bool is_said(const qr_event *e) { return e->finish != QR_FINISH_STOP || e->stop_token < 0; }
 
+/* Text that no one will see. */
+static void note_discarded(const struct choice *c, int32_t token)
+{
+    size_t length = 0;
+    (void)qr_token_bytes(c->job->server->model, token, &length);
+    count_discarded(c->job->server->counters, length);
+}
+
 static qr_status take_token(struct choice *c, const qr_event *e, qr_error *err)
 {
     const qr_delta *deltas = NULL;
@@ -78,8 +86,11 @@ static qr_status take_token(struct choice *c, const qr_event *e, qr_error *err)
     if (c->job->return_token_ids && !buffer_append(&c->ids, &e->token, sizeof e->token))
         return qr_fail(err, QR_NO_MEMORY, "no memory for the answer's tokens");
     if (c->parser) {
+        const int64_t discarded = c->parsed.discarded_tokens;
         TRY(qr_parser_push(c->parser, e->token, &deltas, &count, err));
         qr_parser_get_state(c->parser, &c->parsed);
+        if (c->parsed.discarded_tokens > discarded)
+            note_discarded(c, e->token);
     }
     if (e->logprob.rank && (is_said(e) || c->job->logprobs_all))
         logprobs_take(c, e);

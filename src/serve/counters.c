@@ -58,6 +58,13 @@ void count_gone(struct counters *c, enum gone_phase phase)
     pthread_mutex_unlock(&c->lock);
 }
 
+void count_discarded(struct counters *c, size_t bytes)
+{
+    pthread_mutex_lock(&c->lock);
+    c->sum.discarded_bytes += bytes;
+    pthread_mutex_unlock(&c->lock);
+}
+
 static void add_to_histogram(qr_histogram *h, double seconds)
 {
     int bucket = 0;

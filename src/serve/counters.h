@@ -17,7 +17,7 @@ extern const char *const ended_by_names[ENDED_KINDS];
 
 struct counted {
     uint64_t gone[GONE_PHASES], ended[ENDED_KINDS];
-    uint64_t reasoning_tokens, refused_calls, cut_calls, discarded_tokens;
+    uint64_t reasoning_tokens, refused_calls, cut_calls, discarded_tokens, discarded_bytes;
     qr_histogram seconds; /* whole generations */
 };
 
@@ -25,6 +25,7 @@ struct counters *counters_open(void); /* NULL without memory */
 void counters_close(struct counters *c);
 void count_answer(struct counters *c, const struct route *route, int status); /* route NULL: a path that there is not */
 void count_gone(struct counters *c, enum gone_phase phase);
+void count_discarded(struct counters *c, size_t bytes); /* of a token behind finished calls */
 void count_ended(struct counters *c, enum ended_by how, double seconds, const qr_parser_state *parsed /* or NULL */);
 struct counted counters_get(const struct counters *c);
 /* Answers of the route with that number (route_count(): of none) and that status. */

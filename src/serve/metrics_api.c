@@ -1,5 +1,7 @@
 /* GET /metrics: counters and gauges in Prometheus' text form (protocol.md 4.9). */
+#define _GNU_SOURCE
 #include <math.h>
+#include <time.h>
 
 #include "serve/api.h"
 #include "serve/routes.h"
@@ -61,8 +63,80 @@ static void write_counted(const struct server *s, struct buffer *b)
     buffer_printf(b, "quire_parser_recovered_total{kind=\"refused\"} %llu\nquire_parser_recovered_total{kind=\"cut\"} %llu\n",
                   (unsigned long long)c.refused_calls, (unsigned long long)c.cut_calls);
     counter(b, "parser_discarded_tokens_total", "tokens behind finished calls", c.discarded_tokens);
+    counter(b, "parser_discarded_bytes_total", "their bytes", c.discarded_bytes);
     counter(b, "reasoning_tokens_total", "tokens of reasoning", c.reasoning_tokens);
     histogram(b, "e2e_seconds", "from a request to its last token", &c.seconds);
+}
+
+static void labelled(struct buffer *b, const char *name, const char *label, const char *value, uint64_t n)
+{
+    buffer_printf(b, "quire_%s{%s=\"%s\"} %llu\n", name, label, value, (unsigned long long)n);
+}
+
+static void write_cache(const struct server *s, const qr_metrics *m, struct buffer *b)
+{
+    counter(b, "prefix_lookup_tokens_total", "prompt tokens that were looked up", m->looked_up_tokens);
+    counter(b, "prefix_hit_tokens_total", "of them found", m->cached_tokens);
+    counter(b, "prefix_wanted_tokens_total", "of them that a cache which forgets nothing had found", m->wanted_tokens);
+    const uint64_t looked = m->looked_up_tokens;
+    gauge(b, "prefix_hit_ratio", "found of those looked up", looked ? (double)m->cached_tokens / (double)looked : 0);
+    head(b, "prefix_hits_total", "counter", "prompts that started from cached pages, by how");
+    labelled(b, "prefix_hits_total", "start", "restored", m->hits_restored);
+    labelled(b, "prefix_hits_total", "start", "restored_lower", m->hits_restored_lower);
+    labelled(b, "prefix_hits_total", "start", "rerun", m->hits_rerun);
+    head(b, "rows_total", "counter", "rows of steps");
+    labelled(b, "rows_total", "kind", "prefill", m->prefill_rows);
+    labelled(b, "rows_total", "kind", "decode", m->decode_rows);
+    labelled(b, "rows_total", "kind", "rerun", m->rows_rerun);
+    labelled(b, "rows_total", "kind", "backed_off", m->rows_backed_off);
+    counter(b, "row_layers_trimmed_total", "rows times layers that no result needed", m->row_layers_trimmed);
+    gauge(b, "state_images", "state images held", (double)m->images_held);
+    head(b, "state_images_total", "counter", "state images by what became of them");
+    labelled(b, "state_images_total", "fate", "kept", m->images_kept);
+    labelled(b, "state_images_total", "fate", "dropped", m->images_dropped);
+    labelled(b, "state_images_total", "fate", "evicted", m->images_evicted);
+    labelled(b, "state_images_total", "fate", "orphaned", m->images_orphaned);
+    head(b, "state_bytes_moved_total", "counter", "bytes of states copied into images and back");
+    labelled(b, "state_bytes_moved_total", "direction", "saved", m->images_kept * s->plan.state_bytes);
+    labelled(b, "state_bytes_moved_total", "direction", "restored", (m->hits_restored + m->hits_restored_lower) * s->plan.state_bytes);
+}
+
+static void write_drafts(const qr_draft_metrics *d, struct buffer *b)
+{
+    counter(b, "draft_tokens_total", "drafted tokens that were verified", d->verified);
+    counter(b, "draft_accepted_total", "of them accepted", d->accepted);
+    counter(b, "draft_proposed_total", "tokens that the drafter made", d->proposed);
+    gauge(b, "draft_acceptance_ratio", "accepted of those verified", d->acceptance_rate);
+    gauge(b, "draft_acceptance_length", "tokens of an answer that a step brings", d->acceptance_length_decode_steps);
+    head(b, "draft_rests_total", "counter", "decode steps of requests that verified no draft, by why");
+    for (int i = 0; i < QR_REST_REASONS; i++)
+        labelled(b, "draft_rests_total", "reason", qr_rest_name((qr_rest)i), d->rests[i]);
+}
+
+static double cpu_seconds(void)
+{
+    struct timespec t = {0};
+    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void alias(struct buffer *b, const char *name, const char *type, const char *ours, double value)
+{
+    buffer_printf(b, "# HELP vllm:%s as quire_%s\n# TYPE vllm:%s %s\nvllm:%s %.17g\n", name, ours, name, type, name, value);
+}
+
+/* Names that dashboards know. */
+static void write_aliases(const qr_metrics *m, struct buffer *b)
+{
+    alias(b, "num_requests_running", "gauge", "requests_running", (double)m->requests_running);
+    alias(b, "num_requests_waiting", "gauge", "requests_waiting", (double)m->requests_waiting);
+    alias(b, "prompt_tokens_total", "counter", "prompt_tokens_total", (double)m->prompt_tokens);
+    alias(b, "generation_tokens_total", "counter", "generation_tokens_total", (double)m->output_tokens);
+    alias(b, "num_preemptions_total", "counter", "preemptions_total", (double)m->preemptions);
+    alias(b, "prefix_cache_queries_total", "counter", "prefix_lookup_tokens_total", (double)m->looked_up_tokens);
+    alias(b, "prefix_cache_hits_total", "counter", "prefix_hit_tokens_total", (double)m->cached_tokens);
+    alias(b, "kv_cache_usage_perc", "gauge", "kv_usage_ratio",
+          m->blocks_total ? 1.0 - (double)m->blocks_free / (double)m->blocks_total : 0);
 }
 
 static void write_engine(const struct server *s, struct buffer *b)
@@ -84,24 +158,18 @@ static void write_engine(const struct server *s, struct buffer *b)
                   (unsigned long long)m.blocks_free, (unsigned long long)(m.blocks_total - m.blocks_free));
     gauge(b, "kv_usage_ratio", "share of the cache's pages in use",
           m.blocks_total ? 1.0 - (double)m.blocks_free / (double)m.blocks_total : 0);
-    gauge(b, "state_images", "state images held", (double)m.images_held);
     counter(b, "preemptions_total", "requests that gave their pages back", m.preemptions);
-    counter(b, "prefix_lookup_tokens_total", "prompt tokens that were looked up", m.looked_up_tokens);
-    counter(b, "prefix_hit_tokens_total", "of them found", m.cached_tokens);
-    counter(b, "draft_tokens_total", "drafted tokens that were verified", m.drafts.verified);
-    counter(b, "draft_accepted_total", "of them accepted", m.drafts.accepted);
+    write_cache(s, &m, b);
+    write_drafts(&m.drafts, b);
+    gauge(b, "last_step_age_seconds", "since the last step that went well; -1: none yet", m.last_step_age);
+    gauge(b, "longest_silence_seconds", "since the last token of the request that has been silent longest", m.longest_silence);
+    head(b, "process_cpu_seconds_total", "counter", "processor time of all threads");
+    buffer_printf(b, "quire_process_cpu_seconds_total %.6f\n", cpu_seconds());
     head(b, "build_info", "gauge", "what runs here");
     buffer_printf(b, "quire_build_info{version=\"%s\",commit=\"%s\",model=\"%s\",family=\"%s\",backend=\"%s\",profile=\"%s\"} 1\n",
                   qr_version(), quire_commit, s->info.name, s->info.family, s->info.backend, s->info.profile);
-    if (!s->settings.metrics_alias_vllm)
-        return;
-    buffer_printf(b, "vllm:num_requests_running %llu\nvllm:num_requests_waiting %llu\nvllm:prompt_tokens_total %llu\n"
-                     "vllm:generation_tokens_total %llu\nvllm:num_preemptions_total %llu\nvllm:prefix_cache_queries_total %llu\n"
-                     "vllm:prefix_cache_hits_total %llu\nvllm:kv_cache_usage_perc %g\n",
-                  (unsigned long long)m.requests_running, (unsigned long long)m.requests_waiting,
-                  (unsigned long long)m.prompt_tokens, (unsigned long long)m.output_tokens, (unsigned long long)m.preemptions,
-                  (unsigned long long)m.looked_up_tokens, (unsigned long long)m.cached_tokens,
-                  m.blocks_total ? 1.0 - (double)m.blocks_free / (double)m.blocks_total : 0);
+    if (s->settings.metrics_alias_vllm)
+        write_aliases(&m, b);
 }
 
 enum MHD_Result api_metrics(struct exchange *x)
