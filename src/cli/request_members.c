@@ -9,11 +9,12 @@
 static const char *const of_any[] = {
     "id", "tokens", "prompt", "messages", "max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos", "stop",
     "stop_token_ids", "include_stop_str_in_output", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
-    "frequency_penalty", "presence_penalty", "seed", "logit_bias", "banned", "logprobs", "n", "best_of", NULL};
+    "frequency_penalty", "presence_penalty", "seed", "logit_bias", "banned", "logprobs", "n", "best_of",
+    "cache_salt", "response_format", "guided_json", "guided_regex", "guided_choice", "guided_json_object", "structured_outputs", NULL};
 
 /* Read by the chat template. */
 static const char *const of_chat[] = {
-    "tools", "tool_choice", "parallel_tool_calls", "response_format", "reasoning_effort", "reasoning", "output_config",
+    "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "reasoning", "output_config",
     "thinking", "think", "chat_template_kwargs", "continue_final_message", "add_generation_prompt", "vendor_extensions", NULL};
 
 /* Accepted and ignored by every server; `model` may choose how to think. */
@@ -21,8 +22,8 @@ static const char *const of_none[] = {"model", "stream", "stream_options", "user
                                       "prediction", "verbosity", "web_search_options", NULL};
 
 /* What an answer would have to obey. */
-static const char *const of_nobody[] = {"allowed_token_ids", "bad_words", "guided_json", "guided_regex", "guided_choice",
-                                        "guided_grammar", "structured_outputs", NULL};
+static const char *const of_nobody[] = {"allowed_token_ids", "bad_words", "guided_grammar", "guided_whitespace_pattern",
+                                        "use_beam_search", "truncate_prompt_tokens", NULL};
 
 static bool holds(const char *const *names, const struct json *member)
 {

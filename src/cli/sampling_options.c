@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "cli/request_members.h"
+#include "serve/guided.h"
 
 static void set_defaults(const qr_model *model, const struct sampling_options *o, struct request_text *out)
 {
@@ -68,6 +69,22 @@ static qr_status read_prompt(const qr_model *model, const struct json *line, str
     return st;
 }
 
+/* The members that say what the answer has to be, as the server reads them. */
+static qr_status read_guides(const qr_model *model, const struct json *line, struct request_text *out, qr_error *err)
+{
+    struct refusal refusal = {0};
+    qr_chat_info info;
+    if (!guided_read(model, line, out->chat == NULL, out, &refusal))
+        return qr_fail(err, refusal.status < 500 ? QR_BAD_REQUEST : QR_NO_MEMORY, "%s", refusal.message);
+    if (!out->grammar || !out->chat)
+        return QR_OK;
+    if (qr_chat_grammar(out->chat))
+        return qr_fail(err, QR_BAD_REQUEST, "%s", GUIDED_TWICE);
+    qr_chat_get_info(out->chat, &info);
+    out->request.grammar_after_reasoning = info.starts_in_reasoning;
+    return QR_OK;
+}
+
 qr_status request_from_json(const qr_model *model, const struct json *line, const struct sampling_options *defaults,
                             struct request_text *out, qr_error *err)
 {
@@ -78,6 +95,8 @@ qr_status request_from_json(const qr_model *model, const struct json *line, cons
         st = read_prompt(model, line, out, err);
     if (st == QR_OK)
         st = members_read(line, out, err);
+    if (st == QR_OK)
+        st = read_guides(model, line, out, err);
     if (st == QR_OK && id && id->text) {
         out->id = qr_strndup(id->text, id->length);
         out->request.id = out->id;

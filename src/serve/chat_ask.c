@@ -1,6 +1,7 @@
 #include "serve/chat_ask.h"
 
 #include "base/alloc.h"
+#include "serve/guided.h"
 #include "serve/server.h"
 
 enum { MOST_TOP = 20 };
@@ -43,8 +44,7 @@ static bool open_chat(struct exchange *x, const char *text, size_t length, struc
         return refuse_for(refusal, st, &err, &issue);
     if (a->text.grammar && qr_chat_grammar(*out)) {
         qr_chat_close(*out);
-        return refuse(refusal, 400, NULL, "structured_outputs",
-                      "structured_outputs and guided members: not with response_format, a forced tool_choice or strict tools");
+        return refuse(refusal, 400, NULL, "structured_outputs", "%s", GUIDED_TWICE);
     }
     qr_chat_get_info(*out, &info);
     sample_as_vendor(x->server, &info, &a->text.sampling);

@@ -140,6 +140,14 @@ static void a_member_that_cannot_be_obeyed_fails_its_line(void **state)
         {"\"tokens\":[5],\"n\":2", "n: 2, wanted 1"},
         {"\"tokens\":[5],\"best_of\":3", "best_of: 3, wanted 1"},
         {"\"tokens\":[5],\"allowed_token_ids\":[1]", "allowed_token_ids: is not built"},
+        {"\"tokens\":[5],\"guided_grammar\":\"a\"", "guided_grammar: is not built"},
+        {"\"tokens\":[5],\"guided_regex\":\"(?=a)\"", "guided_regex: "},
+        {"\"tokens\":[5],\"guided_regex\":\"a\",\"guided_choice\":[\"b\"]", "guided_choice: not with guided_regex"},
+        {"\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"guided_regex\":\"a\",\"response_format\":{\"type\":\"json_object\"}", "not with response_format"},
+        {"\"tokens\":[5],\"cache_salt\":1", "cache_salt: 1, wanted a string"},
+        {"\"tokens\":[5],\"cache_salt\":\"mine\",\"guided_choice\":[\"a\"],\"max_tokens\":9", "\"text\":\"a\",\"finish_reason\":\"stop\""},
+        {"\"prompt\":\"Once\",\"response_format\":{\"type\":\"json_object\"},\"max_tokens\":1", "\"text\":\"{"},
+        {"\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"thinking\":{\"type\":\"disabled\"},\"guided_regex\":\"[0-9]{2}\",\"max_tokens\":9", "\"finish_reason\":\"stop\""},
         {"\"tokens\":[5],\"logprobs\":21", "logprobs: 21, wanted true, false or a whole number from 0 to 20"},
         {"\"tokens\":[5],\"n\":1,\"logprobs\":true,\"user\":\"me\"", "\"finish_reason\""},
         {"\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"thinking\":{\"type\":\"disabled\"}", "\"finish_reason\""},
@@ -153,7 +161,7 @@ static void a_member_that_cannot_be_obeyed_fails_its_line(void **state)
     assert_status(&r, 1);
     for (int i = 0; i < LINES; i++)
         assert_says(line_at(r.out, i), lines[i][1]);
-    assert_says(r.err, "quire generate: 4 requests failed");
+    assert_says(r.err, "quire generate: 9 requests failed");
     ran_free(&r);
 }
 
