@@ -70,7 +70,7 @@ static bool ask_text(struct exchange *x, const struct json *body, struct refusal
     const struct json *prompt = member_of(body, "prompt");
     if (!asked_read(x, body, true, &a, refusal))
         return false;
-    bool good = !prompt || prompt->kind != JSON_STRING || prompt_tokens(&server, prompt, true, &tokens, &added, refusal);
+    bool good = !prompt || prompt->kind != JSON_STRING || prompt_tokens(&server, prompt, &(struct prompt_how){true, true}, &tokens, &added, refusal);
     good = good && asked_fit(x, tokens.count, 16, &a, refusal);
     if (good)
         check_asked(&a, tokens.count);

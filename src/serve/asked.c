@@ -25,7 +25,7 @@ static bool check_model(struct exchange *x, const struct json *body, struct refu
 static bool check_unbuilt(const struct json *body, struct refusal *refusal)
 {
     static const char *const names[] = {"allowed_token_ids", "bad_words", "guided_grammar", "guided_whitespace_pattern", "functions", "function_call", "audio",
-                                        "use_beam_search", "truncate_prompt_tokens", "cache_salt"};
+                                        "use_beam_search", "truncate_prompt_tokens"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (member_of(body, names[i]))
             return refuse(refusal, 400, "unsupported_parameter", names[i],
@@ -41,6 +41,8 @@ static bool read_flags(const struct json *body, struct asked *a, struct refusal 
 {
     qr_error err = {0};
     const struct json *options = member_of(body, "stream_options");
+    if (options && options->kind != JSON_OBJECT)
+        return refuse(refusal, 400, NULL, "stream_options", "stream_options: wanted an object");
     qr_status st = member_bool(body, "stream", &a->stream, &err);
     if (st == QR_OK && options)
         st = member_bool(options, "include_usage", &a->include_usage, &err);
@@ -84,6 +86,29 @@ static bool check_ranges(const struct asked *a, struct refusal *refusal)
     return true;
 }
 
+static bool is_id(const struct exchange *x, int32_t id) { return id >= 0 && id < x->server->info.vocab_size; }
+
+static bool refuse_id(const struct exchange *x, const char *member, int32_t id, struct refusal *refusal)
+{
+    return refuse(refusal, 400, NULL, member, "%s: %d, wanted token ids from 0 to %d", member, id, x->server->info.vocab_size - 1);
+}
+
+static bool check_ids(const struct exchange *x, const struct asked *a, struct refusal *refusal)
+{
+    const qr_request *q = &a->text.request;
+    const qr_sampling *s = &a->text.sampling;
+    for (size_t i = 0; i < q->stop_token_count; i++)
+        if (!is_id(x, q->stop_tokens[i]))
+            return refuse_id(x, "stop_token_ids", q->stop_tokens[i], refusal);
+    for (size_t i = 0; i < s->logit_bias_count; i++)
+        if (!is_id(x, s->logit_bias[i].token))
+            return refuse_id(x, "logit_bias", s->logit_bias[i].token, refusal);
+    for (size_t i = 0; i < s->banned_count; i++)
+        if (!is_id(x, s->banned[i]))
+            return refuse_id(x, "banned", s->banned[i], refusal);
+    return true;
+}
+
 static void set_defaults(struct exchange *x, bool may_say_nothing, struct asked *a)
 {
     static const qr_request request = QR_REQUEST;
@@ -103,7 +128,7 @@ bool asked_read(struct exchange *x, const struct json *body, bool may_say_nothin
     const qr_status st = members_read(body, &out->text, &err);
     bool good = st == QR_OK || refuse_member(refusal, st, &err);
     out->limited = out->text.request.max_tokens > 0;
-    good = good && read_flags(body, out, refusal) && check_ranges(out, refusal) &&
+    good = good && read_flags(body, out, refusal) && check_ranges(out, refusal) && check_ids(x, out, refusal) &&
            guided_read(x->server->model, body, may_say_nothing, &out->text, refusal);
     if (!good)
         request_text_free(&out->text);
@@ -130,13 +155,23 @@ bool asked_fit(struct exchange *x, size_t prompt_tokens, int32_t by_default, str
     return true;
 }
 
-bool prompt_tokens(const struct server *s, const struct json *text, bool special, qr_tokens *out, bool *added,
+bool prompt_how_read(const struct json *body, struct prompt_how *out, struct refusal *refusal)
+{
+    qr_error err = {0};
+    *out = (struct prompt_how){.special = true, .markup = true};
+    qr_status st = member_bool(body, "add_special_tokens", &out->special, &err);
+    if (st == QR_OK)
+        st = member_bool(body, "parse_special", &out->markup, &err);
+    return st == QR_OK || refuse_member(refusal, st, &err);
+}
+
+bool prompt_tokens(const struct server *s, const struct json *text, const struct prompt_how *how, qr_tokens *out, bool *added,
                    struct refusal *refusal)
 {
     qr_error err = {0};
-    qr_status st = qr_tokenize(s->model, text->text, text->length, true, out, &err);
+    qr_status st = qr_tokenize(s->model, text->text, text->length, how->markup, out, &err);
     const bool begins = out->count && out->data[0] == s->info.bos;
-    *added = st == QR_OK && special && !begins && s->info.bos >= 0;
+    *added = st == QR_OK && how->special && !begins && s->info.bos >= 0;
     if (*added) {
         int32_t *grown = qr_realloc(out->data, (out->count + 1) * sizeof *grown);
         if (!grown)

@@ -20,8 +20,15 @@ bool asked_read(struct exchange *x, const struct json *body, bool may_say_nothin
  * the request does not say. */
 bool asked_fit(struct exchange *x, size_t prompt_tokens, int32_t by_default, struct asked *a, struct refusal *refusal);
 
-/* Ids of a text with markup, a BOS before it where `special` and it has none: *added. qr_tokens_free, also on failure. */
-bool prompt_tokens(const struct server *s, const struct json *text, bool special, qr_tokens *out, bool *added,
+/* How a text becomes tokens (protocol.md 1.5, 4.4). */
+struct prompt_how {
+    bool special; /* a BOS before it where it has none: "add_special_tokens" */
+    bool markup;  /* added tokens are recognised in it: "parse_special" */
+};
+/* Those members of a request; both are true where it does not say. */
+bool prompt_how_read(const struct json *body, struct prompt_how *out, struct refusal *refusal);
+/* Ids of a text; *added: a BOS was. qr_tokens_free, also on failure. */
+bool prompt_tokens(const struct server *s, const struct json *text, const struct prompt_how *how, qr_tokens *out, bool *added,
                    struct refusal *refusal);
 
 #endif

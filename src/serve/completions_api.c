@@ -40,11 +40,9 @@ static bool is_single(const struct json *prompt)
 static bool read_prompts(const struct server *s, const struct json *body, struct completion *c, struct refusal *refusal)
 {
     const struct json *prompt = member_of(body, "prompt");
-    qr_error err = {0};
-    bool special = true;
-    const qr_status st = member_bool(body, "add_special_tokens", &special, &err);
-    if (st != QR_OK)
-        return refuse_member(refusal, st, &err);
+    struct prompt_how as;
+    if (!prompt_how_read(body, &as, refusal))
+        return false;
     if (!prompt || (prompt->kind != JSON_STRING && prompt->kind != JSON_ARRAY) || (prompt->kind == JSON_ARRAY && !prompt->child))
         return refuse(refusal, 400, NULL, "prompt", "prompt: wanted a string, a list of strings, a list of token ids or a list of such lists");
     const size_t count = is_single(prompt) ? 1 : prompt->count;
@@ -57,7 +55,7 @@ static bool read_prompts(const struct server *s, const struct json *body, struct
     for (const struct json *item = is_single(prompt) ? prompt : prompt->child; c->prompt_count < count; item = item->next) {
         bool *begun = &c->begun[c->prompt_count];
         qr_tokens *to = &c->prompts[c->prompt_count++];
-        const bool good = item->kind == JSON_STRING  ? prompt_tokens(s, item, special, to, begun, refusal)
+        const bool good = item->kind == JSON_STRING  ? prompt_tokens(s, item, &as, to, begun, refusal)
                           : item->kind == JSON_ARRAY ? one_list(s, item, to, refusal)
                                                      : refuse(refusal, 400, NULL, "prompt", "prompt: wanted strings or lists of token ids");
         if (!good)

@@ -14,17 +14,17 @@ static bool read_prompt(struct exchange *x, const struct json *body, qr_chat **c
     const struct json *prompt = member_of(body, "prompt");
     qr_error err = {0};
     qr_issue issue = {0};
-    bool special = true, added;
-    qr_status st = member_bool(body, "add_special_tokens", &special, &err);
-    if (st != QR_OK)
-        return refuse_member(refusal, st, &err);
+    struct prompt_how how;
+    bool added;
+    if (!prompt_how_read(body, &how, refusal))
+        return false;
     if (!prompt) {
-        st = qr_chat_open(x->server->model, x->body.data, x->body.length, &x->server->settings.chat, chat, &issue, &err);
+        const qr_status st = qr_chat_open(x->server->model, x->body.data, x->body.length, &x->server->settings.chat, chat, &issue, &err);
         return st == QR_OK || refuse_for(refusal, st, &err, &issue);
     }
     if (prompt->kind != JSON_STRING)
         return refuse(refusal, 400, NULL, "prompt", "prompt: wanted a string");
-    return prompt_tokens(x->server, prompt, special, tokens, &added, refusal);
+    return prompt_tokens(x->server, prompt, &how, tokens, &added, refusal);
 }
 
 static void write_texts(const qr_model *model, const int32_t *ids, size_t count, struct json_writer *w)

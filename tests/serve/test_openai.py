@@ -1,5 +1,6 @@
 # label: release
 """Chats and completions over HTTP (protocol.md 4.2 to 4.4, 4.8): what a stream says in pieces is what the whole says."""
+import json
 import os
 import sys
 
@@ -83,6 +84,23 @@ def chats(s):
              again["usage"]["prompt_cache_hit_tokens"] + again["usage"]["prompt_cache_miss_tokens"] == again["usage"]["prompt_tokens"], again["usage"])
 
 
+def cut_calls(s):
+    """A call that has no room for its end: a stream has said a beginning of it and ends with length, a whole answer leaves it out."""
+    weather = {"type": "function", "function": {"name": "get_weather", "description": "The weather of a city.", "parameters": {
+        "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}
+    ask = {"messages": [{"role": "user", "content": "What is the weather in Paris?"}], "temperature": 0, "max_tokens": 200, "tools": [weather]}
+    body = s.post(CHAT, ask)[2]
+    called = whole(body)[0]
+    f.expect("a call", called["reason"] == "tool_calls" and json.loads(called["calls"][0]["arguments"]) == {"city": "Paris"}, body)
+    f.expect("in pieces", summed(s.stream(CHAT, ask))[0][0]["calls"][0]["arguments"] == called["calls"][0]["arguments"], "")
+    few = {**ask, "max_tokens": body["usage"]["completion_tokens"] - 9}
+    said = summed(s.stream(CHAT, few))[0][0]
+    f.expect("a cut call in a stream", said["reason"] == "length" and len(said["calls"]) == 1 and
+             called["calls"][0]["arguments"].startswith(said["calls"][0]["arguments"]) and said["calls"][0]["arguments"] != called["calls"][0]["arguments"], said)
+    left = whole(s.post(CHAT, few)[2])[0]
+    f.expect("a cut call is left out", left["reason"] == "length" and left["calls"] == [], left)
+
+
 def completions(s):
     ids = s.post("/tokenize", {"prompt": "Once upon a time"})[2]["tokens"]
     f.expect("a BOS before it", s.post("/tokenize", {"prompt": "Once upon a time", "add_special_tokens": False})[2]["tokens"] == ids[1:], ids)
@@ -142,5 +160,6 @@ def completions(s):
 
 with Served("--max-num-seqs", "4") as s:
     chats(s)
+    cut_calls(s)
     completions(s)
 sys.exit(1 if f.count else 0)
