@@ -145,6 +145,7 @@ static void write_engine(const struct server *s, struct buffer *b)
     qr_get_metrics(s->engine, &m);
     gauge(b, "requests_running", "requests that are being computed", (double)m.requests_running);
     gauge(b, "requests_waiting", "requests that wait for their turn", (double)m.requests_waiting);
+    gauge(b, "requests_prefilling", "of the running ones those that have said nothing yet", (double)m.requests_prefilling);
     counter(b, "prompt_tokens_total", "prompt tokens of requests, cached ones included", m.prompt_tokens);
     counter(b, "cached_prompt_tokens_total", "prompt tokens that the prefix cache held", m.cached_tokens);
     counter(b, "generation_tokens_total", "tokens that were made", m.output_tokens);
@@ -153,9 +154,15 @@ static void write_engine(const struct server *s, struct buffer *b)
     histogram(b, "itl_seconds", "between two tokens of a request", &m.inter_token);
     histogram(b, "step_seconds", "steps of the engine", &m.step);
     counter(b, "steps_total", "steps of the engine", m.steps);
+    counter(b, "prefill_steps_total", "of them those with rows of prompts", m.prefill_steps);
+    counter(b, "prefill_chunks_total", "chunks of prompts in those", m.prefill_chunks);
+    counter(b, "prefill_context_tokens_total", "tokens before those chunks", m.prefill_context_tokens);
+    counter(b, "decode_steps_total", "steps with rows of requests that decode", m.decode_steps);
+    counter(b, "decode_requests_total", "those requests, step by step", m.decode_requests);
     head(b, "kv_blocks", "gauge", "pages of the cache by state");
-    buffer_printf(b, "quire_kv_blocks{state=\"free\"} %llu\nquire_kv_blocks{state=\"used\"} %llu\n",
-                  (unsigned long long)m.blocks_free, (unsigned long long)(m.blocks_total - m.blocks_free));
+    labelled(b, "kv_blocks", "state", "free", m.blocks_free);
+    labelled(b, "kv_blocks", "state", "used", m.blocks_total - m.blocks_free);
+    gauge(b, "kv_blocks_vacant", "free ones that hold nothing; the others give way when need be", (double)m.blocks_vacant);
     gauge(b, "kv_usage_ratio", "share of the cache's pages in use",
           m.blocks_total ? 1.0 - (double)m.blocks_free / (double)m.blocks_total : 0);
     counter(b, "preemptions_total", "requests that gave their pages back", m.preemptions);
