@@ -121,6 +121,93 @@ static void drafts_that_fail_cost_no_twentieth_whatever_steps_and_rows_take(void
         }
 }
 
+/* ---- rows for the drafter ---- */
+
+enum { AT_ONCE = 8, PROMPT = 32, WINDOW = 128, ANSWER = 300, ROUNDS = 8 };
+
+struct simulated {
+    struct payoff_request payoff;
+    int32_t done, gap; /* tokens of the answer, and those of them below which rows for the drafter are missing; -1: none */
+    bool draftless;
+};
+
+/* A step of `count` requests on a machine where a row for the drafter takes `context`; returns its time. */
+static double simulate_step(struct payoff *p, const struct machine *m, double context, struct simulated *r, int32_t count,
+                            int32_t right, uint64_t *state, double *tokens)
+{
+    struct payoff_request *all[AT_ONCE];
+    bool drafts[AT_ONCE];
+    int32_t drafting = 0, made = 0;
+    for (int32_t i = 0; i < count; i++) {
+        all[i] = &r[i].payoff;
+        all[i]->lacks_rows = r[i].gap >= 0 && r[i].done < r[i].gap + WINDOW;
+    }
+    payoff_choose(p, all, count, LIMIT, drafts);
+    for (int32_t i = 0; i < count; i++) {
+        int32_t a = 0;
+        assert_false(drafts[i] && all[i]->lacks_rows);
+        r[i].draftless = all[i]->spares_rows && !drafts[i];
+        drafting += drafts[i];
+        while (drafts[i] && a < LIMIT && (*state = *state * 6364136223846793005u + 1442695040888963407u) >> 40 <
+                                             (uint64_t)right * ((1 << 24) / 1000))
+            a++;
+        if (drafts[i])
+            payoff_verified(p, all[i], a);
+        r[i].done += 1 + a;
+        *tokens += 1 + a;
+        if (r[i].draftless)
+            r[i].gap = r[i].done;
+        else
+            made += drafts[i] ? 1 + LIMIT : 1;
+    }
+    const int32_t rows = count + drafting * LIMIT;
+    const double step = m->step + m->row * rows, context_seconds = context * made, pass = m->draft * drafting;
+    if (drafting > 0)
+        payoff_draft(p, drafting, pass + context_seconds);
+    else if (made > 0)
+        payoff_rows(p, made, context_seconds);
+    payoff_step(p, count, rows, step);
+    return step + context_seconds + pass;
+}
+
+/* Time of ROUNDS * AT_ONCE / count rounds of `count` requests at once, over that without drafts. */
+static double simulated_cost(const struct machine *m, double context, int32_t count, int32_t right)
+{
+    struct payoff p = {.window = WINDOW};
+    double spent = 0, tokens = 0, prompts = 0;
+    uint64_t state = 5;
+    for (int32_t round = 0; round < ROUNDS; round++) {
+        struct simulated r[AT_ONCE] = {0};
+        for (int32_t i = 0; i < count; i++) {
+            r[i].draftless = payoff_starts_without(&p, LIMIT);
+            r[i].gap = r[i].draftless ? 0 : -1;
+            spent += PROMPT * (m->row + (r[i].draftless ? 0 : 2 * context)); /* twice: layers run rows for the drafter alone */
+            prompts += PROMPT * m->row;
+        }
+        for (int32_t s = 0; s < ANSWER; s++)
+            spent += simulate_step(&p, m, context, r, count, right, &state, &tokens);
+    }
+    return spent / (prompts + tokens * (m->step / count + m->row));
+}
+
+/* The first machines are those of the trained models on a CPU, where a row takes what a step takes. */
+static void drafts_that_fail_cost_no_twentieth_with_their_drafters_rows_alone_and_in_a_batch(void **state)
+{
+    (void)state;
+    static const struct {
+        struct machine m;
+        double context;
+    } machines[] = {{{0.1, 4.7, 4}, 0.13}, {{0.1, 4.7, 1}, 0.2}, {{1, 4, 3}, 0.2}, {{10, 0.1, 2}, 0.2}, {{10, 1, 5}, 0.3}};
+    for (size_t i = 0; i < sizeof machines / sizeof *machines; i++)
+        for (int32_t count = 1; count <= AT_ONCE; count *= 2)
+            for (int32_t right = 0; right <= 200; right += 100) {
+                const double cost = simulated_cost(&machines[i].m, machines[i].context, count, right);
+                if (cost > 1.05)
+                    fail_msg("machine %zu, %d at once, %d of a thousand right: %g of the time without", i, (int)count, (int)right,
+                             cost);
+            }
+}
+
 static void drafts_that_are_right_are_found_again_behind_requests_where_they_failed(void **state)
 {
     (void)state;
@@ -151,6 +238,7 @@ int main(void)
         cmocka_unit_test(rows_that_cost_as_much_as_steps_stop_drafts_that_are_right),
         cmocka_unit_test(each_request_is_judged_by_itself),
         cmocka_unit_test(drafts_that_fail_cost_no_twentieth_whatever_steps_and_rows_take),
+        cmocka_unit_test(drafts_that_fail_cost_no_twentieth_with_their_drafters_rows_alone_and_in_a_batch),
         cmocka_unit_test(drafts_that_are_right_are_found_again_behind_requests_where_they_failed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
