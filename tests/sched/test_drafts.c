@@ -169,6 +169,36 @@ static void a_drafter_reads_from_the_first_row_that_is_its_requests(void **state
     fake_close(&f);
 }
 
+/* A drafter that leaves out rows, at any time, reads none of them later, nor one that an image lacks. */
+static void rows_that_are_left_out_for_the_drafter_are_never_read(void **state)
+{
+    (void)state;
+    for (int v4 = 0; v4 < 2; v4++)
+        for (uint32_t seed = 1; seed <= 12; seed++) {
+            const int32_t block = v4 ? 128 : 32, own = v4 ? 300 : 60;
+            const struct fake_options o = {.config = v4 ? TINY_V4 : SPEC_V41,
+                                           .block = block,
+                                           .blocks = 80,
+                                           .slots = 3,
+                                           .seed = seed,
+                                           .draft_width = v4 ? 1 : 5,
+                                           .accept_percent = 50,
+                                           .rest_percent = v4 ? 1 : 8,
+                                           .sched = {.max_prefill_rows = -1,
+                                                     .prefix_cache = true,
+                                                     .images = true,
+                                                     .encoder_replay = seed % 2 ? REPLAY_OFF : REPLAY_EXACT}};
+            fake_open(&f, &o);
+            for (int i = 0; i < 6; i++)
+                fake_prompt(&f, 1, 2 * block, 2 * block + 1 + 7 * i, own);
+            fake_run(&f);
+            for (int i = 0; i < 4; i++)
+                go_on(i, 1 + i);
+            assert_true(f.verified > 0);
+            fake_close(&f);
+        }
+}
+
 /* A bounded decoder goes back for its tail, below what an image brought, and the drafter's rows come from there too. */
 static void a_bounded_prompt_that_goes_back_fills_the_drafters_window(void **state)
 {
@@ -251,6 +281,7 @@ int main(void)
         cmocka_unit_test(images_of_requests_that_draft_are_used_by_others_at_once),
         cmocka_unit_test(a_request_may_go_between_its_rows_and_their_verdict),
         cmocka_unit_test(a_drafter_reads_from_the_first_row_that_is_its_requests),
+        cmocka_unit_test(rows_that_are_left_out_for_the_drafter_are_never_read),
         cmocka_unit_test(a_bounded_prompt_that_goes_back_fills_the_drafters_window),
         cmocka_unit_test(prompts_beside_verify_rows_lose_no_row_and_draft_behind_their_last),
     };

@@ -157,9 +157,12 @@ int32_t fake_submit(struct fake *f, const struct fake_given *g)
 {
     struct fake_request *q = make_request(f, g);
     const struct request_given given = given_of(q, g->priority);
+    const bool draftless = f->options.rest_percent > 0 && fake_random(f, 2) == 0;
     struct sched_request *parent = g->parent < 0 ? NULL : f->requests[g->parent]->r;
     qr_error err = {0};
     qr_status st = sched_request_make(&given, f->geometry.options.block_tokens, &q->r, &err);
+    if (st == QR_OK)
+        q->r->draftless = draftless;
     if (st == QR_OK)
         st = parent ? sched_add_after(f->sched, q->r, parent, &err) : sched_add(f->sched, q->r, &err);
     if (st != QR_OK)
@@ -400,7 +403,7 @@ static void run_span(struct fake *f, const struct batch_span *span)
     int32_t have = w.first;
     for (int32_t layer = 0; layer < f->plan.layers; layer++)
         have = run_layer(&w, layer, have);
-    for (int32_t layer = f->plan.layers; layer < f->geometry.ring_layers; layer++) { /* the drafter's, as far as it has rows */
+    for (int32_t layer = f->plan.layers; layer < f->geometry.ring_layers && !span->draftless; layer++) { /* the drafter's, if any */
         const int32_t key = start_of_part(&w, span->rows ? span->rows->layer[layer].key : 0);
         for (int32_t p = max(key, w.end - f->geometry.ring_rows); p < w.end; p++)
             put(ring_row(&w, layer, p), chain_at(&w, p), p, KIND_RING | layer << 8);
@@ -592,6 +595,10 @@ static void propose(struct fake *f, struct fake_request *q)
     int32_t drafts[SCHED_MAX_WIDTH];
     const int32_t width = f->options.draft_width;
     if (width == 0 || !q->r || q->r->state != SCHED_DECODE)
+        return;
+    if (f->options.rest_percent > 0 && (int32_t)fake_random(f, 100) < f->options.rest_percent)
+        q->r->draftless = !q->r->draftless;
+    if (q->r->draftless || (q->r->draft_gap > 0 && q->r->done < q->r->draft_gap + f->geometry.window))
         return;
     read_drafter(f, q);
     const int32_t n = f->options.drafts ? f->options.drafts : (int32_t)fake_random(f, (uint32_t)width + 1);

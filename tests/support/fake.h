@@ -19,6 +19,7 @@ struct fake_options {
     int32_t fail_every;         /* about one step in so many fails; 0: none */
     int32_t accept_percent;     /* of drafts */
     int32_t drafts;             /* always so many of them; 0: any number */
+    int32_t rest_percent;       /* of passes behind which a request leaves out its rows for the drafter, or makes them again */
     uint32_t seed;
 };
 
