@@ -5,7 +5,7 @@
 #define DOUBTED_KEPT 0.3
 #define ALL_KEPT 0.95
 /* The part of the time that trials may take, and rows whose time they may take beside it. */
-#define TRIALS 0.01
+#define TRIALS 0.005
 #define TRIAL_ROWS 8
 /* What a row for the drafter is taken for, in plain ones, where it is made within the step and has no time of its own. */
 #define ROW_PART 0.03
@@ -178,7 +178,8 @@ static void note(struct payoff_request *r, bool drafts, bool tried)
     }
     r->rested++;
     r->rest = r->rest > 0 ? r->rest : PAYOFF_REST;
-    r->spares_rows = !r->warms && (r->lacks_rows || r->rest > PAYOFF_REST || r->rested >= r->rest);
+    const bool soon = r->verified > 0 && r->rest == PAYOFF_REST && r->rested < r->rest;
+    r->spares_rows = !r->warms && (r->lacks_rows || !soon);
 }
 
 /* ---- the choice ---- */

@@ -51,7 +51,7 @@ void payoff_verified(struct payoff *p, struct payoff_request *r, int32_t right);
 bool payoff_known(const struct payoff *p);
 /* Which of `count` requests, all that decode, shall draft `limit` tokens: those that together make most tokens a second,
  * where a new request is taken for one like the others before it. One that has rested long enough, or is new, is tried
- * although that does not pay by what is known, as long as all trials took at most a hundredth of the time, and of a few rows. Until
+ * although that does not pay by what is known, as long as all trials took at most half a hundredth of the time and a few rows. Until
  * both kinds of steps are known they take turns, and one request drafts at a time. A request that rests for long spares its
  * rows for the drafter, and makes a window of them before its next trial. Writes drafts[count]. */
 void payoff_choose(struct payoff *p, struct payoff_request *const *requests, int32_t count, int32_t limit, bool *drafts);

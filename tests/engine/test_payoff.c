@@ -123,7 +123,7 @@ static void drafts_that_fail_cost_no_twentieth_whatever_steps_and_rows_take(void
 
 /* ---- rows for the drafter ---- */
 
-enum { AT_ONCE = 8, PROMPT = 32, WINDOW = 128, ANSWER = 300, ROUNDS = 8 };
+enum { AT_ONCE = 8, PROMPT = 32, WINDOW = 128, ANSWER = 300, LAYERS = 8 };
 
 struct simulated {
     struct payoff_request payoff;
@@ -170,18 +170,18 @@ static double simulate_step(struct payoff *p, const struct machine *m, double co
     return step + context_seconds + pass;
 }
 
-/* Time of ROUNDS * AT_ONCE / count rounds of `count` requests at once, over that without drafts. */
+/* Time of AT_ONCE requests, `count` at once, in an engine that knows nothing, over that without drafts. */
 static double simulated_cost(const struct machine *m, double context, int32_t count, int32_t right)
 {
     struct payoff p = {.window = WINDOW};
     double spent = 0, tokens = 0, prompts = 0;
     uint64_t state = 5;
-    for (int32_t round = 0; round < ROUNDS; round++) {
+    for (int32_t round = 0; round < AT_ONCE / count; round++) {
         struct simulated r[AT_ONCE] = {0};
         for (int32_t i = 0; i < count; i++) {
             r[i].draftless = payoff_starts_without(&p, LIMIT);
             r[i].gap = r[i].draftless ? 0 : -1;
-            spent += PROMPT * (m->row + (r[i].draftless ? 0 : 2 * context)); /* twice: layers run rows for the drafter alone */
+            spent += PROMPT * (m->row + (r[i].draftless ? 0 : m->row / LAYERS + context)); /* a layer runs rows for the drafter alone */
             prompts += PROMPT * m->row;
         }
         for (int32_t s = 0; s < ANSWER; s++)
