@@ -159,12 +159,13 @@ with tempfile.TemporaryDirectory() as folder:
         status, headers, body = s.post(CHAT, HELLO, key)
         f.expect("a full queue", status == 429 and headers.get("retry-after") and body["error"]["type"] == "rate_limit_error", (status, headers, body))
 
+        begun = running.getresponse()  # its headers are here: it is a stream from now on
         # the first signal drains, the second ends what is left with an error event
         s.process.send_signal(signal.SIGTERM)
         time.sleep(0.3)
         f.expect("it drains", s.process.poll() is None, "")
         s.process.send_signal(signal.SIGTERM)
-        answer = running.getresponse().read().decode()
+        answer = begun.read().decode()
         f.expect("an error event ends the stream", "event: error" in answer and "[DONE]" not in answer, answer[-300:])
         got = waiting.getresponse()
         f.expect("who waited is told", got.status == 503 and got.getheader("retry-after"), got.status)

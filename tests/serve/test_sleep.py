@@ -53,9 +53,10 @@ with tempfile.TemporaryDirectory() as folder:
         refusals(s, key)
         in_progress(s, key)
         c = begin(s, {**LONG, "max_tokens": 30000, "stream": True}, key)
+        begun = c.getresponse()  # its headers are here: it is a stream from now on
         s.post("/sleep", None, key)
         s.process.send_signal(signal.SIGTERM)  # nothing can go on, so that nothing is waited for
-        answer = c.getresponse().read().decode()
+        answer = begun.read().decode()
         f.expect("its client is told", "event: error" in answer and "shutting down" in answer and "[DONE]" not in answer, answer[-300:])
         f.expect("it ends", s.process.wait(60) == 0, "")
 sys.exit(1 if f.count else 0)
