@@ -1,4 +1,4 @@
-# label: release
+# label: full
 """Every member of every API (protocol.md 4.2 to 4.8) is honoured, refused by its name, or passed over where docs/server.md or
 the protocol says so: what is told here of each is what the server does."""
 import os
