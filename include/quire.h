@@ -647,6 +647,7 @@ typedef struct qr_metrics {
     uint64_t prefill_steps, prefill_chunks; /* steps with rows of prompts, chunks of prompts in them */
     uint64_t prefill_context_tokens; /* tokens before those chunks */
     uint64_t decode_steps, decode_requests; /* steps with rows of requests that decode, and those requests, step by step */
+    uint64_t requests_paused;    /* of those running: by qr_pause */
 } qr_metrics;
 QR_API void qr_get_metrics(const qr_engine *engine, qr_metrics *out);
 

@@ -24,16 +24,21 @@ static bool is_held(const struct qr_engine *engine)
            clock_seconds() - next->submitted < engine->delay_factor * engine->prompt_latency;
 }
 
+static bool has_room(const struct qr_engine *engine)
+{
+    const struct sched_metrics m = sched_metrics(engine->sched);
+    return m.running + m.waiting < engine->max_requests;
+}
+
 /* Takes up what came: every score, and as many requests as may run at once. The lock is held, and let go meanwhile. */
 static void take_up(struct qr_engine *engine)
 {
     for (;;) {
         struct score_job *job = engine->scores;
-        const struct sched_metrics m = sched_metrics(engine->sched);
         struct request *r = NULL;
         if (job)
             engine->scores = job->next;
-        else if (m.running + m.waiting < engine->max_requests && !is_held(engine))
+        else if (has_room(engine) && !is_held(engine))
             r = engine_take_waiting(engine);
         if (!job && !r)
             return;
@@ -73,14 +78,15 @@ static void work_asleep(struct qr_engine *engine)
     engine_finish_tasks(engine);
 }
 
-/* A turn of the engine's thread; the lock is held, and let go meanwhile. False: there is nothing to do but to wait. */
+/* A turn of the engine's thread; the lock is held, and let go meanwhile. False: there is nothing to do but to wait. Who waits
+ * behind paused requests waits for what stirs the engine. */
 static bool turn(struct qr_engine *engine)
 {
     bool busy = false;
+    engine->stirred = false;
     if (engine->sleep_wanted != engine->asleep)
         engine_change_sleep(engine);
     if (engine->asleep) {
-        engine->stirred = false;
         pthread_mutex_unlock(&engine->lock);
         work_asleep(engine);
         pthread_mutex_lock(&engine->lock);
@@ -90,7 +96,8 @@ static bool turn(struct qr_engine *engine)
     pthread_mutex_unlock(&engine->lock);
     busy = work(engine);
     pthread_mutex_lock(&engine->lock);
-    return busy || engine->scores || engine->waiting > 0 || engine->sleep_wanted != engine->asleep;
+    busy |= engine->waiting > 0 && (has_room(engine) || !any_paused(engine));
+    return busy || engine->stirred || engine->scores || engine->sleep_wanted != engine->asleep;
 }
 
 static void *engine_main(void *argument)

@@ -204,6 +204,7 @@ qr_status qr_submit(qr_engine *engine, const qr_request *request, void (*callbac
         append(engine, r);
         engine->waiting++;
         engine->metrics.requests_submitted++;
+        engine->stirred = true;
         pthread_cond_signal(&engine->work);
     }
     pthread_mutex_unlock(&engine->lock);
@@ -319,8 +320,10 @@ void qr_pause(qr_engine *engine, qr_handle handle, bool paused)
 {
     pthread_mutex_lock(&engine->lock);
     struct request *r = engine_find(engine, handle);
-    if (r && atomic_exchange(&r->paused, paused) != paused)
+    if (r && atomic_exchange(&r->paused, paused) != paused) {
+        engine->stirred = true;
         pthread_cond_signal(&engine->work);
+    }
     pthread_mutex_unlock(&engine->lock);
 }
 
@@ -366,7 +369,7 @@ void qr_get_metrics(const qr_engine *given, qr_metrics *out)
     qr_metrics m = engine->metrics;
     draft_counts_told(&engine->drafts, &m.drafts);
     m.requests_waiting = (uint64_t)engine->waiting;
-    m.requests_running = m.requests_prefilling = 0;
+    m.requests_running = m.requests_prefilling = m.requests_paused = 0;
     const double now = clock_seconds();
     m.last_step_age = engine->last_step > 0 ? now - engine->last_step : -1;
     m.longest_silence = 0;
@@ -374,6 +377,7 @@ void qr_get_metrics(const qr_engine *given, qr_metrics *out)
         const double silence = r->state == REQUEST_RUNNING && r->told > 0 ? now - r->last_token : 0;
         m.requests_running += r->state == REQUEST_RUNNING;
         m.requests_prefilling += r->state == REQUEST_RUNNING && r->told == 0;
+        m.requests_paused += r->state == REQUEST_RUNNING && atomic_load(&r->paused);
         m.longest_silence = silence > m.longest_silence ? silence : m.longest_silence;
     }
     pthread_mutex_unlock(&engine->lock);

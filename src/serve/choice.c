@@ -99,6 +99,14 @@ static qr_status take_token(struct choice *c, const qr_event *e, qr_error *err)
     return take_deltas(c, deltas, count, err);
 }
 
+/* Clients show nothing of such an answer, or call it a fault of ours: the log says whose it is (protocol.md 5, 10). */
+static void note_bare_reasoning(const struct choice *c)
+{
+    if (c->parser && c->parsed.end == QR_ANSWER_STOP && c->parsed.stop_string < 0 && c->reasoning.length && !c->content.length && !c->call_count)
+        qr_logf(c->job->server->settings.log, QR_LOG_WARN, "%s: the answer ended with its reasoning of %lld tokens, and has neither content nor a call",
+                c->job->id, (long long)c->parsed.reasoning_tokens);
+}
+
 /* Nothing of it will be looked at any more. */
 static void finish(struct choice *c, const qr_event *e)
 {
@@ -115,6 +123,7 @@ static void finish(struct choice *c, const qr_event *e)
     if (c->parser)
         how = reasons[c->parsed.end];
     count_ended(job->server->counters, how, c->usage.seconds, c->parser ? &c->parsed : NULL);
+    note_bare_reasoning(c);
     job->done++;
     if (job->dialect->done)
         job->dialect->done(job, c);

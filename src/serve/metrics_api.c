@@ -144,6 +144,7 @@ static void write_engine(const struct server *s, struct buffer *b)
     qr_metrics m = {.size = sizeof m};
     qr_get_metrics(s->engine, &m);
     gauge(b, "requests_running", "requests that are being computed", (double)m.requests_running);
+    gauge(b, "requests_paused", "of those: that rest until their clients have read", (double)m.requests_paused);
     gauge(b, "requests_waiting", "requests that wait for their turn", (double)m.requests_waiting);
     gauge(b, "requests_prefilling", "of the running ones those that have said nothing yet", (double)m.requests_prefilling);
     counter(b, "prompt_tokens_total", "prompt tokens of requests, cached ones included", m.prompt_tokens);

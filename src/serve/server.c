@@ -42,13 +42,13 @@ void server_make_id(struct server *s, const char *prefix, char *out, size_t size
 
 bool server_stuck(const struct server *s, double seconds) { return atomic_load(&s->stuck) > seconds; }
 
-/* Of the keeper: has the engine moved? */
+/* Of the keeper: has the engine moved? Answers that rest for their readers are no work. */
 static void watch_engine(void *user, double now)
 {
     struct server *s = user;
     qr_metrics m = {.size = sizeof m};
     qr_get_metrics(s->engine, &m);
-    const bool works = m.requests_running + m.requests_waiting > 0 && !atomic_load(&s->asleep);
+    const bool works = m.requests_running - m.requests_paused + m.requests_waiting > 0 && !atomic_load(&s->asleep);
     if (!works || s->steps_since == 0 || m.steps != s->steps)
         s->steps_since = works ? now : 0;
     s->steps = m.steps;

@@ -5,6 +5,7 @@
 #include "support/engines.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -212,6 +213,62 @@ static void what_waits_is_cancelled_before_its_turn(void **state)
     assert_int_equal(counts().prompt_tokens - before.prompt_tokens, 40 + 40); /* running's, and settle's */
 }
 
+/* Ends unless pausing does: what comes meanwhile is taken. */
+static void wait_for_silence(qr_handle handle, struct reply *r)
+{
+    qr_event event;
+    while (qr_poll(o.engine, handle, 200, &event, NULL) == QR_OK) {
+        reply_take(r, &event);
+        assert_int_equal(event.finish, QR_FINISH_NONE);
+    }
+}
+
+static void a_paused_request_rests_and_goes_on_with_the_same_tokens(void **state)
+{
+    (void)state;
+    const qr_request q = short_one(400);
+    struct reply alone = reply_of(&o, &q), paused = {0}, second = {0};
+    const qr_handle handle = submitted(&q);
+    const qr_event first = polled(handle);
+    reply_take(&paused, &first);
+    qr_pause(o.engine, handle, true);
+    wait_for_silence(handle, &paused);
+    assert_int_equal(counts().requests_running, 1);
+    assert_int_equal(counts().requests_paused, 1);
+    const qr_handle behind = submitted(&q); /* there is one seat */
+    assert_int_equal(qr_poll(o.engine, behind, 100, NULL, NULL), QR_BUSY);
+    assert_int_equal(counts().requests_waiting, 1);
+    qr_pause(o.engine, handle, false);
+    reply_rest(&o, handle, &paused);
+    reply_rest(&o, behind, &second);
+    assert_same_reply(&second, &alone, "behind it");
+    assert_same_reply(&paused, &alone, "paused");
+    assert_int_equal(counts().requests_paused, 0);
+    qr_pause(o.engine, handle, true); /* ignored: it has ended */
+    reply_free(&alone);
+    reply_free(&paused);
+    reply_free(&second);
+    assert_all_returned();
+}
+
+static void a_paused_request_can_be_cancelled(void **state)
+{
+    (void)state;
+    const qr_request q = endless();
+    struct reply taken = {0};
+    const qr_handle handle = submitted(&q), behind = submitted(&q);
+    const qr_event first = polled(handle);
+    reply_take(&taken, &first);
+    qr_pause(o.engine, handle, true);
+    wait_for_silence(handle, &taken);
+    qr_cancel(o.engine, handle);
+    assert_cancelled(handle);
+    assert_int_equal(polled(behind).finish, QR_FINISH_NONE);
+    qr_release(o.engine, behind);
+    reply_free(&taken);
+    assert_all_returned();
+}
+
 static void a_released_request_is_forgotten_in_any_state(void **state)
 {
     (void)state;
@@ -251,6 +308,8 @@ static void the_queue_has_an_end(void **state)
     for (int i = 0; i < QUEUE; i++)
         qr_release(o.engine, handles[i]);
     qr_release(o.engine, running);
+    while (counts().requests_waiting == QUEUE) /* until the engine has looked there is no room to settle in */
+        sched_yield();
     assert_all_returned();
 }
 
@@ -505,6 +564,8 @@ int main(void)
         cmocka_unit_test(no_token_follows_a_cancel),
         cmocka_unit_test(tokens_that_nobody_fetched_are_dropped_by_a_cancel),
         cmocka_unit_test(what_waits_is_cancelled_before_its_turn),
+        cmocka_unit_test(a_paused_request_rests_and_goes_on_with_the_same_tokens),
+        cmocka_unit_test(a_paused_request_can_be_cancelled),
         cmocka_unit_test(a_released_request_is_forgotten_in_any_state),
         cmocka_unit_test(the_queue_has_an_end),
         cmocka_unit_test(an_engine_goes_down_with_everything_in_it),

@@ -5,7 +5,9 @@ import json
 import os
 import random
 import resource
+import socket
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.environ["QUIRE_SOURCE"], "tests", "support"))
 from served import Faults, Served, until  # noqa: E402
@@ -79,6 +81,22 @@ def memory(s):
     return int(open(f"/proc/{s.process.pid}/statm").read().split()[1]) * 4096
 
 
+def slow_reader(s):
+    """Answers that nobody reads rest when enough of them waits. That is no work that stands still: /health says so."""
+    c = socket.create_connection((s.host, s.port), 60)
+    body = json.dumps({**request(1), "n": 15, "max_tokens": 1900, "ignore_eos": True, "stream": True, "logprobs": True, "top_logprobs": 20}).encode()
+    c.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    f.expect("they rest", until(lambda: s.metric("requests_paused") == 15, 300), s.metric("requests_paused"))
+    f.expect("another is answered", text_of(asyncio.run(client(s, 0, None))) == text_of(asyncio.run(client(s, 0, None))), "")
+    end = time.monotonic() + 13
+    while time.monotonic() < end and s.metric("requests_paused") == 15:
+        health = s.ask("GET", "/health")
+        f.expect("the server is well", health[0] == 200, health)
+        time.sleep(1)
+    c.close()
+    f.expect("they end with their reader", until(lambda: s.metric("requests_running") == 0), "")
+
+
 with Served("--quiet", "--max-queue", "2000", "--max-num-seqs", "16", "--max-model-len", "2048") as s:
     alone = {k: text_of(asyncio.run(client(s, k, None))) for k in range(KINDS)}
     free, open_files = s.metric('kv_blocks{state="free"}'), len(os.listdir(f"/proc/{s.process.pid}/fd"))
@@ -94,5 +112,6 @@ with Served("--quiet", "--max-queue", "2000", "--max-num-seqs", "16", "--max-mod
         asyncio.run(crowd(s))
         until(lambda: s.metric("requests_running") == 0, 60)
     f.expect("memory stays where it is", memory(s) < level + (24 << 20), (before, level, memory(s)))
+    slow_reader(s)
 f.expect("a quiet end", s.status == 0 and s.said == "", (s.status, s.said[-500:]))
 sys.exit(1 if f.count else 0)
