@@ -1,4 +1,5 @@
-"""The manual page lists what --help lists: every command, every part of it, every option with its value, and no other."""
+"""The manual page lists what --help lists: every command, every part of it, every option with its value, and no other. And
+docs/server.md names every option that the server alone has, and none that it has not."""
 import os
 import re
 import subprocess
@@ -13,7 +14,7 @@ def expect(what, found, wanted):
     global faults
     if found != wanted:
         faults += 1
-        print(f"{what}: the page has {sorted(found - wanted)} too much and lacks {sorted(wanted - found)}")
+        print(f"{what}: the text has {sorted(found - wanted)} too much and lacks {sorted(wanted - found)}")
 
 
 def helped(*line):
@@ -58,4 +59,16 @@ for command in listed:
     for group in re.findall(r"the (\w+ options)", section["text"]):
         found |= sections[group]["options"]
     expect(f"quire {command}", found, helped_options(*command.split()))
+
+
+def option_names(*line):
+    return {name for row in helped_options(*line) for name in re.findall(r"--[a-z0-9-]+", row)}
+
+
+text = open(os.path.join(os.environ["QUIRE_SOURCE"], "docs", "server.md")).read()
+of_others = {"--concurrency", "--model_args", "--tasks"}  # of quire generate and lm_eval, which it quotes
+named = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", text)) - of_others - {"--help"}
+own = option_names("serve") - option_names("generate")
+expect("docs/server.md, options of the server", named & own, own)
+expect("docs/server.md, options", named, named & option_names("serve"))
 sys.exit(faults != 0)

@@ -137,34 +137,41 @@ def anthropic_messages(client):
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": uses[0].id if uses else "x", "content": "5"}]}])
     f.expect("anthropic: after a result", result.content, result)
     count = client.messages.count_tokens(model="claude-any", messages=STORY)
+    system = "You are an agent. Use tools with care. " * 2600
+    with client.messages.stream(model="claude-any", max_tokens=8, system=system, messages=STORY, extra_body={"temperature": 0}) as stream:
+        usage = stream.get_final_message().usage
+    f.expect("anthropic: a wide prompt", usage.input_tokens + (usage.cache_read_input_tokens or 0) > 25000, usage)
     f.expect("anthropic: count", count.input_tokens == whole.usage.input_tokens + (whole.usage.cache_read_input_tokens or 0), (count, whole.usage))
 
 
+def harness(s, folder, task, model, path, more):
+    """The results of a task that lm-eval runs; none where it failed."""
+    done = subprocess.run([PYTHON, "-m", "lm_eval", "--model", model, "--tasks", task, "--include_path", folder, "--output_path", os.path.join(folder, task),
+                           "--model_args", f"model=deepseek-chat,base_url={s.url}{path},num_concurrent=4,{more}", *(["--apply_chat_template"] if "chat" in model else [])],
+                          capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": os.path.join(folder, "cache"), "OPENAI_API_KEY": "none"})
+    found = [os.path.join(at, n) for at, _, names in os.walk(os.path.join(folder, task)) for n in names if n.endswith(".json")]
+    f.expect(f"lm-eval runs {task}", done.returncode == 0 and found, (done.returncode, done.stderr[-2500:]))
+    return json.load(open(found[0]))["results"][task] if found else {}
+
+
 def evaluate(s, folder):
-    """A tiny multiple-choice task over token ids, by lm-eval, and its generation over text."""
-    rows = [{"question": f"Tell me story number {i}.", "choices": [" dragon", " zqx"], "gold": 0} for i in range(4)]
+    """A tiny multiple-choice task over token ids, and one of answers to chats, by lm-eval."""
+    rows = [{"question": f"Tell me story number {i}.", "choices": [" dragon", " zqx"], "gold": 0, "word": "the"} for i in range(4)]
     with open(os.path.join(folder, "rows.jsonl"), "w") as file:
         file.writelines(json.dumps(r) + "\n" for r in rows)
-    with open(os.path.join(folder, "tiny.yaml"), "w") as file:
-        file.write(f"""task: tiny_story
-dataset_path: json
+    data = f"""dataset_path: json
 dataset_kwargs: {{data_files: {{test: {os.path.join(folder, 'rows.jsonl')}}}}}
 test_split: test
-output_type: multiple_choice
 doc_to_text: "{{{{question}}}}"
-doc_to_choice: choices
-doc_to_target: gold
-metric_list: [{{metric: acc}}]
-""")
-    done = subprocess.run([PYTHON, "-m", "lm_eval", "--model", "local-completions", "--tasks", "tiny_story", "--include_path", folder,
-                           "--output_path", os.path.join(folder, "out"), "--model_args",
-                           f"model=deepseek-chat,base_url={s.url}/v1/completions,num_concurrent=4,tokenized_requests=True,tokenizer_backend=remote,max_length=2048"],
-                          capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": os.path.join(folder, "cache")})
-    found = [os.path.join(at, n) for at, _, names in os.walk(os.path.join(folder, "out")) for n in names if n.endswith(".json")]
-    f.expect("lm-eval runs", done.returncode == 0 and found, (done.returncode, done.stderr[-2500:]))
-    if found:
-        results = json.load(open(found[0]))["results"]["tiny_story"]
-        f.expect("lm-eval's score", any(k.startswith("acc") and isinstance(v, float) for k, v in results.items()), results)
+"""
+    with open(os.path.join(folder, "choose.yaml"), "w") as file:
+        file.write(f"task: tiny_story\n{data}output_type: multiple_choice\ndoc_to_choice: choices\ndoc_to_target: gold\nmetric_list: [{{metric: acc}}]\n")
+    with open(os.path.join(folder, "tell.yaml"), "w") as file:
+        file.write(f"task: tiny_answer\n{data}output_type: generate_until\ndoc_to_target: word\ngeneration_kwargs: {{max_gen_toks: 24, until: [zqx]}}\nmetric_list: [{{metric: exact_match}}]\n")
+    results = harness(s, folder, "tiny_story", "local-completions", "/v1/completions", "tokenized_requests=True,tokenizer_backend=remote,max_length=2048")
+    f.expect("lm-eval's score", any(k.startswith("acc") and isinstance(v, float) for k, v in results.items()), results)
+    results = harness(s, folder, "tiny_answer", "local-chat-completions", "/v1/chat/completions", "max_length=2048")
+    f.expect("lm-eval's score of answers", any(k.startswith("exact_match") and isinstance(v, float) for k, v in results.items()), results)
 
 
 for model in ("tiny-v41", "tiny-v4"):
