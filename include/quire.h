@@ -106,7 +106,8 @@ typedef struct qr_engine_options {
     int32_t max_model_len;          /* ceiling of prompt and output; 0: what fits, at most the config's */
     int32_t max_num_seqs;           /* requests running at once; 0: 1 */
     int32_t max_num_batched_tokens; /* rows a step; 0: 2,048 on the CPU */
-    uint64_t kv_ram_bytes;          /* for both pools; 0: half of the memory available beside the mapped weights */
+    uint64_t kv_ram_bytes;          /* for both pools; 0: half of the memory available beside the mapped weights, or what
+                                     * gpu_memory_utilization leaves */
     int32_t block_size;             /* tokens a PAGE; 0: 128 */
     const char *kv_cache_dtype;     /* "bf16", "fp4"; NULL: the family's default */
     const char *index_cache_dtype;  /* "fp4", "fp8", "int8"; NULL: the family's default */
@@ -142,6 +143,11 @@ typedef struct qr_engine_options {
      * with the feature and its rule, unless the value is NULL or what this library does anyway. */
     const char *const *flags;
     size_t flag_count;              /* pairs */
+    /* A device with memory of its own: the share of it that may be taken, by others included (0: 0.9), from which the pools get
+     * what weights and buffers leave unless kv_ram_bytes says; and MiB of index scores formed at once (0: 2,048 or what the
+     * device's scratch holds, whichever is less). */
+    double gpu_memory_utilization;
+    int32_t indexer_logits_budget_mb;
 } qr_engine_options;
 #define QR_ENGINE_OPTIONS                                                                                              \
     {.size = sizeof(qr_engine_options), .max_prefill_tokens_per_step = -1, .state_checkpoint_interval_tokens = 8192}
@@ -171,6 +177,14 @@ typedef struct qr_plan_bytes {
     uint64_t block_bytes, blocks;
     uint64_t state_bytes, slots;
     int32_t max_model_len;
+    /* A device with memory of its own, where the pools lie too; then `workspace` is the host's alone. All 0 on the CPU. */
+    uint64_t device_weights;     /* in the device's layout */
+    uint64_t device_workspace;   /* buffers of a step, scratch, staging of weights */
+    uint64_t device_scores;      /* of that: index scores at once, at most, however long requests are */
+    uint64_t device_graphs;      /* recorded steps */
+    uint64_t device_collective;  /* reserved for exchange between devices: 0 for one */
+    uint64_t device_beside;      /* taken by others and kept free */
+    uint64_t device_total;
 } qr_plan_bytes;
 /* Sizes everything before anything is reserved. QR_REFUSED when it does not fit (E31, naming what would) or other rules
  * are violated (all of them are listed): decided by config.json, before a shard is opened. */

@@ -35,6 +35,11 @@ static void name_what_fits(const struct geometry *g, const struct budget_request
         snprintf(out + used, room - (size_t)used, ", or --max-num-seqs %lld", (long long)slots);
 }
 
+int64_t budget_least(const struct geometry *g, const struct budget_request *r)
+{
+    return pool_bytes(g, (r->max_model_len > 0 ? blocks_for(g, r->max_model_len) : 1) + 1, r->slots);
+}
+
 qr_status budget_fit(const struct geometry *g, const struct budget_request *r, struct budget *out, qr_error *err)
 {
     if (r->slots < 1)
@@ -43,7 +48,7 @@ qr_status budget_fit(const struct geometry *g, const struct budget_request *r, s
         return qr_fail(err, QR_REFUSED, "max-model-len is %lld, wanted at most max_position_embeddings %lld",
                        (long long)r->max_model_len, (long long)r->ceiling);
     int64_t wanted_blocks = r->max_model_len > 0 ? blocks_for(g, r->max_model_len) : 1;
-    int64_t least = pool_bytes(g, wanted_blocks + 1, r->slots); /* block 0 holds nothing */
+    int64_t least = budget_least(g, r); /* block 0 holds nothing */
     if (least > r->bytes) {
         char fits[120];
         name_what_fits(g, r, wanted_blocks, least, fits, sizeof fits);

@@ -29,6 +29,10 @@ int64_t budget_default_bytes(int64_t available, int64_t resident_weights);
  * max_model_len above the ceiling. */
 qr_status budget_fit(const struct geometry *g, const struct budget_request *request, struct budget *out, qr_error *err);
 
+/* Bytes that the states and one request of max_model_len (one block where none is given) take at least; INT64_MAX: more
+ * than there can be. */
+int64_t budget_least(const struct geometry *g, const struct budget_request *request);
+
 /* Requests of `length` tokens that fit at once, and whether the blocks bound them (else the slots). */
 int64_t budget_requests(const struct geometry *g, const struct budget *budget, int64_t length, bool *by_blocks);
 

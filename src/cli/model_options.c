@@ -45,6 +45,8 @@ qr_engine_options model_options_engine(const struct model_options *m)
     o.max_num_seqs = m->max_num_seqs;
     o.max_num_batched_tokens = m->max_num_batched_tokens;
     o.kv_ram_bytes = m->kv_ram_bytes;
+    o.gpu_memory_utilization = m->gpu_utilization;
+    o.indexer_logits_budget_mb = m->indexer_logits_mb;
     o.block_size = m->block_size;
     o.kv_cache_dtype = m->kv_cache_dtype;
     o.index_cache_dtype = m->index_cache_dtype;

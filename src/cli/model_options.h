@@ -51,6 +51,8 @@ struct model_options {
     /* the pools and the step (runtime.md 12.1); 0 or NULL: the default */
     int block_size, max_num_seqs, max_num_batched_tokens;
     uint64_t kv_ram_bytes;
+    double gpu_utilization;
+    int indexer_logits_mb;
     const char *kv_cache_dtype, *index_cache_dtype;
     const char *decoder_replay, *encoder_replay, *prefix_provenance;
     int max_prefill_rows, attn_chunk, long_prefill_cap, image_interval; /* the first -1: what decode leaves */
@@ -91,7 +93,12 @@ struct model_options {
 /* Rows for commands that have a cache. */
 #define CACHE_OPTIONS(m)                                                                                               \
     {.name = "kv-ram-bytes", .kind = OPTION_UINT64, .target = &(m).kv_ram_bytes, .value = "N",                         \
-     .help = "bytes of the cache pools; default: half of the memory available"},                                       \
+     .help = "bytes of the cache pools; default: half of the memory available, on a GPU what is left there"},          \
+    {.name = "gpu-memory-utilization", .kind = OPTION_DOUBLE, .target = &(m).gpu_utilization, .value = "X",            \
+     .help = "share of a GPU's memory that may be taken; default 0.9", .least = 0.01, .most = 1},                      \
+    {.name = "indexer-logits-budget-mb", .kind = OPTION_INT, .target = &(m).indexer_logits_mb, .value = "N",           \
+     .help = "MiB of index scores that a GPU forms at once; default 2048, at most its scratch", .least = 1,            \
+     .most = 1 << 20},                                                                                                 \
     {.name = "block-size", .kind = OPTION_INT, .target = &(m).block_size, .value = "N",                                \
      .help = "tokens of a page; default 128", .least = 1, .most = 65536},                                              \
     {.name = "kv-cache-dtype", .kind = OPTION_CHOICE, .target = &(m).kv_cache_dtype, .value = "bf16|fp4",              \

@@ -14,6 +14,15 @@ static void say_plan(const struct qr_log *log, const qr_plan_bytes *p)
     say_bytes(log, "PAGE pool", p->pages);
     say_bytes(log, "STATE pool", p->states);
     say_bytes(log, "workspace", p->workspace);
+    if (p->device_total) {
+        say_bytes(log, "device: weights", p->device_weights);
+        say_bytes(log, "device: workspace", p->device_workspace);
+        say_bytes(log, "device: of it, index scores", p->device_scores);
+        say_bytes(log, "device: recorded steps", p->device_graphs);
+        say_bytes(log, "device: collective reserve", p->device_collective);
+        say_bytes(log, "device: others, and safety", p->device_beside);
+        say_bytes(log, "device: all of it", p->device_total);
+    }
     qr_logf(log, QR_LOG_INFO, "plan: requests of up to %d tokens, %llu at once, in %llu blocks of %llu bytes",
             p->max_model_len, (unsigned long long)p->slots, (unsigned long long)p->blocks,
             (unsigned long long)p->block_bytes);

@@ -119,10 +119,14 @@ static void *engine_main(void *argument)
 
 /* ---- create ---- */
 
-static qr_status open_backend(struct qr_engine *engine, qr_error *err)
+static qr_status open_backend(struct qr_engine *engine, const struct engine_size *size, qr_error *err)
 {
     const qr_model *model = engine->model;
-    return backend_open(model->device, model->threads, &model->log, &engine->backend, err);
+    const struct device_plan *d = &size->on_device;
+    TRY(backend_open(model->device, model->threads, &model->log, &engine->backend, err));
+    if (engine->backend->hold && d->memory.total > 0)
+        engine->backend->hold(engine->backend, device_plan_held(d, size->budget.pool.bytes), d->memory.score_band);
+    return QR_OK;
 }
 
 static qr_status open_sched(struct qr_engine *engine, const struct engine_size *size, qr_error *err)
@@ -161,7 +165,7 @@ static qr_status open_parts(struct qr_engine *engine, const struct engine_size *
         .blocks = size->blocks, .slots = size->slots, .model = size->limits, .loading = &loading};
     qr_status st = model_say_progress(model, QR_PHASE_WEIGHTS, 0, total, err);
     if (st == QR_OK)
-        st = open_backend(engine, err);
+        st = open_backend(engine, size, err);
     if (st == QR_OK)
         st = runner_open(model->checkpoint, &model->plan, &engine->geometry, engine->backend,
                          model->config.n_engram > 0 ? &model->map : NULL, &options, &engine->runner, err);
@@ -221,7 +225,7 @@ qr_status qr_engine_create(qr_model *model, const qr_engine_options *options, qr
 {
     struct engine_size size;
     *out = NULL;
-    const struct engine_place place = {model->device, model->threads};
+    const struct engine_place place = {.device = model->device, .threads = model->threads, .checkpoint = model->checkpoint};
     qr_status st = engine_size(&model->plan, (int64_t)checkpoint_bytes(model->checkpoint), &place, options, &size, err);
     if (st == QR_OK)
         st = draft_schedule_check(model->dir, &size, err);

@@ -8,6 +8,7 @@
 #define QR_ENGINE_ENGINE_H
 
 #include "cache/budget.h"
+#include "engine/device_size.h"
 #include "engine/constraint.h"
 #include "engine/draft_counts.h"
 #include "engine/payoff.h"
@@ -205,6 +206,8 @@ int64_t engine_request_bytes(int32_t limit, int32_t block_tokens);
 struct engine_place {
     const char *device;
     int threads;
+    const struct checkpoint *checkpoint; /* NULL: it is not open yet */
+    const struct device_memory *memory;  /* NULL: the device is asked */
 };
 
 /* Resolves options against model and machine: formats, block size, context length, pool sizes. QR_REFUSED (E31, with
@@ -220,7 +223,8 @@ struct engine_size {
     int64_t blocks, slots;
     struct model_limits limits;
     struct draft_choice drafts;
-    struct workspace_sizes workspace;
+    struct workspace_sizes workspace; /* on the host, where the device has memory of its own */
+    struct device_plan on_device;
     qr_plan_bytes bytes;
 };
 qr_status engine_size(const struct model_plan *plan, int64_t stored, const struct engine_place *place,

@@ -30,6 +30,8 @@ static void plan_bytes(struct inspection *i)
     if (size->too_small)
         return;
     budget_items(&size->geometry, &size->budget, &i->bytes);
+    if (size->on_device.memory.total > 0)
+        device_plan_items(&size->on_device, &i->bytes);
     const struct {
         const char *name;
         int64_t bytes;
@@ -94,7 +96,8 @@ static qr_status look_at_tokenizer(struct inspection *i, qr_error *err)
 /* What does not fit is part of the description; what breaks a rule is a failure. */
 static qr_status size_up(struct inspection *i, const qr_engine_options *engine, qr_error *err)
 {
-    const struct engine_place place = {i->model->device, i->model->threads};
+    const struct engine_place place = {
+        .device = i->model->device, .threads = i->model->threads, .checkpoint = i->model->checkpoint};
     qr_status st = engine_size(&i->model->plan, (int64_t)checkpoint_bytes(i->model->checkpoint), &place, engine, &i->size,
                                &i->refusal);
     if (st == QR_OK || i->size.too_small)

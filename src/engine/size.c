@@ -37,6 +37,10 @@ static qr_status read_options(const qr_engine_options *given, qr_engine_options 
                        "be -1",
                        o->max_prefill_tokens_per_step, o->attn_prefill_chunk_size, o->long_prefill_cap,
                        o->state_checkpoint_interval_tokens, o->scheduler_delay_factor);
+    if (!(o->gpu_memory_utilization >= 0 && o->gpu_memory_utilization <= 1) || o->indexer_logits_budget_mb < 0)
+        return qr_fail(err, QR_BAD_ARGUMENT,
+                       "gpu_memory_utilization %g, indexer_logits_budget_mb %d: wanted 0 to 1, and no negative number",
+                       o->gpu_memory_utilization, o->indexer_logits_budget_mb);
     if (o->flag_count && !o->flags)
         return qr_fail(err, QR_BAD_ARGUMENT, "flags: %zu pairs at NULL", o->flag_count);
     if (o->max_num_seqs == 0)
@@ -45,6 +49,8 @@ static qr_status read_options(const qr_engine_options *given, qr_engine_options 
         o->max_num_batched_tokens = 2048;
     if (o->attn_prefill_chunk_size == 0)
         o->attn_prefill_chunk_size = 16384;
+    if (o->gpu_memory_utilization == 0)
+        o->gpu_memory_utilization = 0.9;
     return QR_OK;
 }
 
@@ -182,21 +188,27 @@ int64_t engine_request_bytes(int32_t limit, int32_t block_tokens)
     return sched_request_bytes_for(limit, block_tokens) + limit * (int64_t)sizeof *r->answer;
 }
 
+static struct assembly_limits assembly_limits_of(const struct model_plan *plan, const struct engine_size *size,
+                                                const struct model_limits *m)
+{
+    return (struct assembly_limits){.plan = plan,
+                                    .geometry = &size->geometry,
+                                    .blocks = size->blocks,
+                                    .slots = size->slots,
+                                    .max_rows = m->max_rows,
+                                    .max_requests = m->max_requests,
+                                    .max_logits = m->max_logits,
+                                    .max_positions = m->max_positions,
+                                    .attention_rows = m->attention_rows};
+}
+
 /* Everything beside weights and pools that an engine holds (architecture.md, law 3). */
 static qr_status size_workspace(const struct model_plan *plan, const struct engine_place *place, struct engine_size *size,
                                 qr_error *err)
 {
     const struct model_limits *m = &size->limits;
     const struct op_limits largest = model_op_limits(plan, m);
-    const struct assembly_limits lists = {.plan = plan,
-                                          .geometry = &size->geometry,
-                                          .blocks = size->blocks,
-                                          .slots = size->slots,
-                                          .max_rows = m->max_rows,
-                                          .max_requests = m->max_requests,
-                                          .max_logits = m->max_logits,
-                                          .max_positions = m->max_positions,
-                                          .attention_rows = m->attention_rows};
+    const struct assembly_limits lists = assembly_limits_of(plan, size, m);
     const struct sched_options sched = engine_sched_options(plan, &size->geometry, &size->budget.pool, size);
     const int32_t vocab = plan->config.vocab_size;
     struct workspace_sizes *w = &size->workspace;
@@ -213,6 +225,8 @@ static qr_status size_workspace(const struct model_plan *plan, const struct engi
                 runner_draft_bytes_for(&lists, m->max_draft_rows);
     if (engine_watches_pages(place->device))
         w->scheduler += page_watch_bytes_for(size->blocks);
+    if (size->on_device.memory.total > 0)
+        w->forward = 0; /* lists and drafts have a part on either side, and are counted whole on both */
     return backend_scratch(place->device, place->threads, &largest, &w->scratch, err);
 }
 
@@ -226,7 +240,7 @@ static int64_t workspace_total(const struct workspace_sizes *w)
 static qr_status check_available(const struct engine_size *size, int64_t available, int64_t ceiling, qr_error *err)
 {
     const int64_t beside = size->prepared + (int64_t)size->bytes.workspace;
-    const int64_t pools = size->budget.pool.bytes;
+    const int64_t pools = size->on_device.memory.total > 0 ? 0 : size->budget.pool.bytes;
     const struct budget_request left = {.bytes = available - beside, .slots = size->slots, .ceiling = ceiling};
     struct budget fits;
     char hint[120] = "fewer requests at once (--max-num-seqs) or rows a step (--max-num-batched-tokens) take less";
@@ -248,6 +262,97 @@ static int64_t cache_bytes(const qr_engine_options *o, int64_t available, int64_
     return o->kv_ram_bytes > INT64_MAX ? INT64_MAX : (int64_t)o->kv_ram_bytes;
 }
 
+/* ---- a device with memory of its own ---- */
+
+/* Buffers of a step, of such limits. */
+static void size_on_device(const struct model_plan *plan, const struct engine_size *size, const struct model_limits *m,
+                           struct device_plan *d)
+{
+    const struct assembly_limits lists = assembly_limits_of(plan, size, m);
+    d->forward = model_workspace_bytes(plan, m);
+    d->lists = assembly_bytes_for(&lists);
+    d->drafts = runner_draft_bytes_for(&lists, m->max_draft_rows);
+}
+
+static qr_status ask_device(const struct model_plan *plan, const struct engine_place *place, struct engine_size *out,
+                            qr_error *err)
+{
+    struct device_plan *d = &out->on_device;
+    struct weight_bytes weights;
+    const int64_t scores = (int64_t)out->options.indexer_logits_budget_mb << 20;
+    if (place->memory)
+        d->memory = *place->memory;
+    else
+        TRY(backend_memory(place->device, &d->memory, err));
+    if (d->memory.total == 0)
+        return QR_OK;
+    d->utilization = out->options.gpu_memory_utilization;
+    if (scores > 0 && scores < d->memory.score_band)
+        d->memory.score_band = scores;
+    TRY(weight_bytes_count(plan, place->checkpoint, out->drafts.drafter != QR_DRAFTER_NONE, d->memory.weight_bytes,
+                           d->memory.staged_bytes, &weights, err));
+    d->matrices = weights.matrices;
+    d->vectors = weights.vectors;
+    d->staging = weights.staged > d->memory.staging ? weights.staged : d->memory.staging;
+    return QR_OK;
+}
+
+/* What the pools may take: by number, or what everything else leaves of the device, with buffers as large as the longest
+ * request could make them. */
+static int64_t device_cache_bytes(const struct model_plan *plan, const struct budget_request *wanted, struct engine_size *out)
+{
+    const qr_engine_options *o = &out->options;
+    struct device_plan *d = &out->on_device;
+    const int64_t longest = o->max_model_len > 0 ? o->max_model_len : wanted->ceiling;
+    const struct model_limits limits = choose_limits(o, &out->drafts, (int32_t)longest);
+    d->least_pools = budget_least(&out->geometry, wanted);
+    size_on_device(plan, out, &limits, d);
+    return o->kv_ram_bytes == 0 ? device_plan_cache(d) : cache_bytes(o, 0, 0);
+}
+
+/* A row's index scores are formed together. */
+static qr_status check_scores(const struct model_plan *plan, const struct engine_size *size, qr_error *err)
+{
+    const struct device_memory *m = &size->on_device.memory;
+    int64_t ratio = 0;
+    for (int32_t i = 0; i < plan->layers; i++)
+        if (plan->layer[i].owns_index && (ratio == 0 || plan->layer[i].ratio < ratio))
+            ratio = plan->layer[i].ratio;
+    const int64_t block = size->geometry.options.block_tokens;
+    const int64_t rows = ratio > 0 ? ((int64_t)size->limits.max_positions + block - 1) / block * block / ratio : 0;
+    if (5 * rows <= m->score_band) /* f32 scores, and those of candidate blocks */
+        return QR_OK;
+    return qr_fail(err, QR_REFUSED,
+                   "E31 index scores of a row take %lld bytes with requests of up to %d tokens, more than the %lld that they may; "
+                   "--indexer-logits-budget-mb %lld would do",
+                   (long long)(5 * rows), size->limits.max_positions, (long long)m->score_band,
+                   (long long)((5 * rows >> 20) + 1));
+}
+
+static qr_status check_device(const struct model_plan *plan, const struct engine_size *size, qr_error *err)
+{
+    const struct device_plan *d = &size->on_device;
+    if (d->memory.total == 0)
+        return QR_OK;
+    if (!device_plan_fits(d, size->budget.pool.bytes))
+        return device_plan_refuse(d, size->budget.pool.bytes, err);
+    return check_scores(plan, size, err);
+}
+
+static void tell_device(const struct device_plan *d, qr_plan_bytes *out)
+{
+    if (d->memory.total == 0)
+        return;
+    const int64_t workspace = d->staging + d->forward + d->lists + d->drafts + d->memory.scratch;
+    out->device_workspace = (uint64_t)workspace;
+    out->device_weights = (uint64_t)(device_plan_beside(d) - workspace - d->memory.graphs - d->memory.collective);
+    out->device_scores = (uint64_t)d->memory.score_band;
+    out->device_graphs = (uint64_t)d->memory.graphs;
+    out->device_collective = (uint64_t)d->memory.collective;
+    out->device_beside = (uint64_t)(device_plan_outside(d) + device_plan_safety(d));
+    out->device_total = (uint64_t)d->memory.total;
+}
+
 /* Everything below the geometry. QR_REFUSED (E31): it does not fit. */
 static qr_status fit(const struct model_plan *plan, int64_t stored, const struct engine_place *place, struct engine_size *out,
                      qr_error *err)
@@ -258,11 +363,16 @@ static qr_status fit(const struct model_plan *plan, int64_t stored, const struct
     if (st != QR_OK)
         return st;
     const int64_t tables = table_bytes(&plan->config), weights = stored - tables, available = memory_available();
-    out->cache_bytes = cache_bytes(o, available, weights + out->prepared);
-    const struct budget_request wanted = {.bytes = out->cache_bytes,
-                                          .slots = o->max_num_seqs,
-                                          .max_model_len = o->max_model_len,
-                                          .ceiling = plan->config.max_position_embeddings};
+    struct budget_request wanted = {
+        .slots = o->max_num_seqs, .max_model_len = o->max_model_len, .ceiling = plan->config.max_position_embeddings};
+    st = ask_device(plan, place, out, err);
+    if (st != QR_OK)
+        return st;
+    const bool own_memory = out->on_device.memory.total > 0;
+    out->cache_bytes = own_memory ? device_cache_bytes(plan, &wanted, out) : cache_bytes(o, available, weights + out->prepared);
+    wanted.bytes = out->cache_bytes;
+    if (own_memory && o->kv_ram_bytes == 0 && out->on_device.least_pools > wanted.bytes)
+        return device_plan_refuse(&out->on_device, out->on_device.least_pools, err);
     st = budget_fit(g, &wanted, &out->budget, err);
     if (st != QR_OK)
         return st;
@@ -270,6 +380,7 @@ static qr_status fit(const struct model_plan *plan, int64_t stored, const struct
     out->blocks = fits->blocks;
     out->slots = fits->slots;
     out->limits = choose_limits(o, &out->drafts, (int32_t)fits->max_model_len);
+    size_on_device(plan, out, &out->limits, &out->on_device);
     st = size_workspace(plan, place, out, err);
     if (st != QR_OK)
         return st;
@@ -283,7 +394,9 @@ static qr_status fit(const struct model_plan *plan, int64_t stored, const struct
                                  .state_bytes = (uint64_t)g->state_bytes,
                                  .slots = (uint64_t)fits->slots,
                                  .max_model_len = (int32_t)fits->max_model_len};
-    return check_available(out, available, plan->config.max_position_embeddings, err);
+    tell_device(&out->on_device, &out->bytes);
+    st = check_device(plan, out, err);
+    return st == QR_OK ? check_available(out, available, plan->config.max_position_embeddings, err) : st;
 }
 
 /* The rules that need no planes, with what is known of lengths by now. */
@@ -370,12 +483,14 @@ qr_status qr_plan(const char *dir, const qr_model_options *model_options, const 
     qr_status st = model_options_read(model_options, &read, err);
     if (st != QR_OK)
         return st;
-    const struct engine_place place = {read.device, read.threads};
+    struct engine_place place = {.device = read.device, .threads = read.threads};
     st = size_from_config(dir, model_options, &place, options, err);
     if (st == QR_OK)
         st = model_open_parts(dir, model_options, false, &model, err);
-    if (st == QR_OK)
+    if (st == QR_OK) {
+        place.checkpoint = model->checkpoint;
         st = engine_size(&model->plan, (int64_t)checkpoint_bytes(model->checkpoint), &place, options, &size, err);
+    }
     if (st == QR_OK)
         st = draft_schedule_check(dir, &size, err);
     if (st == QR_OK)

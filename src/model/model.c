@@ -60,6 +60,11 @@ struct op_limits model_op_limits(const struct model_plan *plan, const struct mod
                               .max_positions = limits->max_positions};
 }
 
+static unsigned parts_of(const struct model_limits *limits)
+{
+    return WEIGHTS_BACKBONE | (limits->max_draft_rows > 0 ? WEIGHTS_DRAFTER : 0);
+}
+
 static qr_status make_workspace(struct model *m, qr_error *err)
 {
     const struct op_limits largest = model_op_limits(m->plan, &m->limits);
@@ -87,8 +92,7 @@ static qr_status open_parts(struct model *m, const struct checkpoint *ck, struct
     TRY(check_names(ck, m->plan, err));
     TRY(rope_frequencies(c, ROPE_MAIN, m->frequencies[ROPE_MAIN], err));
     TRY(rope_frequencies(c, ROPE_COMPRESS, m->frequencies[ROPE_COMPRESS], err));
-    TRY(weights_open(ck, m->plan, WEIGHTS_BACKBONE | (m->limits.max_draft_rows > 0 ? WEIGHTS_DRAFTER : 0), m->backend,
-                     loading, &m->weights, err));
+    TRY(weights_open(ck, m->plan, parts_of(&m->limits), m->backend, loading, &m->weights, err));
     return make_workspace(m, err);
 }
 
@@ -109,6 +113,23 @@ qr_status model_open(const struct checkpoint *ck, const struct model_plan *plan,
     }
     *out = m;
     return QR_OK;
+}
+
+void model_rest(struct model *m)
+{
+    if (m->backend->rest_weights)
+        weights_rest(&m->weights);
+    else
+        weights_close(&m->weights);
+}
+
+qr_status model_rise(struct model *m, const struct checkpoint *ck, qr_error *err)
+{
+    const unsigned parts = parts_of(&m->limits);
+    TRY(check_names(ck, m->plan, err));
+    if (m->backend->rest_weights)
+        return weights_rise(ck, m->plan, parts, &m->weights, err);
+    return weights_open(ck, m->plan, parts, m->backend, NULL, &m->weights, err);
 }
 
 void model_close(struct model *m)

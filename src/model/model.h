@@ -25,6 +25,11 @@ qr_status model_open(const struct checkpoint *ck, const struct model_plan *plan,
                      const struct model_limits *limits, struct loading *loading, struct model **out, qr_error *err);
 void model_close(struct model *m);
 
+/* Gives the weights' memory back, and takes it again, each tensor laid out once more; buffers stay where they are. No pass may
+ * run in between. `ck` is the checkpoint that the model was opened with, whatever its files hold by now. */
+void model_rest(struct model *m);
+qr_status model_rise(struct model *m, const struct checkpoint *ck, qr_error *err);
+
 /* The buffers, in backend memory. Before a pass the caller fills engram[i] for the step's rows. */
 const struct workspace *model_workspace(const struct model *m);
 const struct model_plan *model_plan_of(const struct model *m);

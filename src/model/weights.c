@@ -22,6 +22,8 @@ struct loader {
     struct weights *w;
     struct loading *loading;
     char prefix[64]; /* "layers.3." */
+    bool again;      /* weights that rested come back where they were: in the order in which they first came, */
+    size_t handle, slab; /* of which so many have */
 };
 
 static qr_status out_of_memory(const struct loader *l, qr_error *err)
@@ -31,15 +33,20 @@ static qr_status out_of_memory(const struct loader *l, qr_error *err)
 
 /* ---- vectors ---- */
 
-static qr_status new_slab(struct weights *w, int64_t bytes, qr_error *err)
+/* The next slab; behind a rest it is there already. */
+static qr_status new_slab(struct loader *l, int64_t bytes, qr_error *err)
 {
+    struct weights *w = l->w;
     void *slab;
+    w->slab_size = bytes > SLAB_BYTES ? bytes : SLAB_BYTES;
+    w->slab_used = 0;
+    l->slab++;
+    if (l->again)
+        return QR_OK;
     if (!array_grow(&w->slabs, &w->slab_capacity, w->slab_count, sizeof *w->slabs))
         return qr_fail(err, QR_NO_MEMORY, "weights: no memory for the list of vector blocks");
-    w->slab_size = bytes > SLAB_BYTES ? bytes : SLAB_BYTES;
     TRY(w->backend->allocate(w->backend, w->slab_size, &slab, err));
     w->slabs[w->slab_count++] = slab;
-    w->slab_used = 0;
     return QR_OK;
 }
 
@@ -48,9 +55,9 @@ static qr_status keep(struct loader *l, const void *data, int64_t bytes, void *o
 {
     struct weights *w = l->w;
     int64_t room = (bytes + VECTOR_ALIGNMENT - 1) / VECTOR_ALIGNMENT * VECTOR_ALIGNMENT;
-    if (w->slab_count == 0 || w->slab_used + room > w->slab_size)
-        TRY(new_slab(w, room, err));
-    void *at = (uint8_t *)w->slabs[w->slab_count - 1] + w->slab_used;
+    if (l->slab == 0 || w->slab_used + room > w->slab_size)
+        TRY(new_slab(l, room, err));
+    void *at = (uint8_t *)w->slabs[l->slab - 1] + w->slab_used;
     w->slab_used += room;
     TRY(w->backend->upload(w->backend, at, data, bytes, err));
     memcpy(out_pointer, &at, sizeof at);
@@ -85,12 +92,17 @@ int32_t weights_splits(const struct weight_spec *spec)
 static qr_status prepare(struct loader *l, const struct weight_spec *spec, struct weight **out, qr_error *err)
 {
     struct weights *w = l->w;
-    if (!array_grow(&w->handles, &w->handle_capacity, w->handle_count, sizeof *w->handles))
+    qr_status st;
+    if (l->again) {
+        *out = w->handles[l->handle++];
+        st = w->backend->renew_weight(w->backend, *out, spec, err);
+    } else if (!array_grow(&w->handles, &w->handle_capacity, w->handle_count, sizeof *w->handles)) {
         return out_of_memory(l, err);
-    qr_status st = w->backend->prepare_weight(w->backend, spec, out, err);
+    } else if ((st = w->backend->prepare_weight(w->backend, spec, out, err)) == QR_OK) {
+        w->handles[w->handle_count++] = *out;
+    }
     if (st != QR_OK)
         return qr_fail_in(err, st, "%s", tensors_path(l->tensors));
-    w->handles[w->handle_count++] = *out;
     return loading_add(l->loading, (uint64_t)weight_spec_bytes(spec), err);
 }
 
@@ -184,7 +196,8 @@ static qr_status load_experts(struct loader *l, const char *stem, int32_t count,
                               qr_error *err)
 {
     static const char *const kinds[3] = {"w1", "w2", "w3"};
-    struct weight **handles = arena_alloc(&l->w->arena, sizeof *handles * 3 * (size_t)count);
+    struct weight **handles =
+        l->again ? (struct weight **)out->w1 : arena_alloc(&l->w->arena, sizeof *handles * 3 * (size_t)count);
     char name[64];
     if (!handles)
         return out_of_memory(l, err);
@@ -386,6 +399,25 @@ qr_status weights_open(const struct checkpoint *ck, const struct model_plan *pla
         st = backend->fence(backend, err);
     if (st != QR_OK)
         weights_close(out);
+    return st;
+}
+
+void weights_rest(struct weights *w)
+{
+    w->backend->rest_weights(w->backend);
+    tensors_close(w->tensors);
+    w->tensors = NULL;
+}
+
+qr_status weights_rise(const struct checkpoint *ck, const struct model_plan *plan, unsigned parts, struct weights *w,
+                       qr_error *err)
+{
+    struct loader l = {.plan = plan, .w = w, .again = true};
+    qr_status st = open_with_pool(&l, ck, parts, err);
+    if (st == QR_OK)
+        st = w->backend->fence(w->backend, err);
+    if (st != QR_OK)
+        weights_rest(w);
     return st;
 }
 

@@ -164,6 +164,24 @@ qr_status backend_name(const char *device, char *out, size_t size, qr_error *err
     return no_device(device, err);
 }
 
+qr_status backend_memory(const char *device, struct device_memory *out, qr_error *err)
+{
+    const struct cuda_module *module;
+    const char *rest;
+    int number;
+    *out = (struct device_memory){.total = 0};
+    switch (kind_of(device, &rest)) {
+    case DEVICE_CPU:
+        return QR_OK;
+    case DEVICE_CUDA:
+        TRY(find_module(rest, &module, &number, err));
+        return module->memory(number, out, err);
+    case DEVICE_NONE:
+        break;
+    }
+    return no_device(device, err);
+}
+
 bool backend_clamps_windows(const char *device)
 {
     const char *rest;

@@ -12,6 +12,20 @@ qr_status backend_open(const char *device, int threads, const struct qr_log *log
  * "cuda-sm90". QR_BAD_ARGUMENT for what is no name of a device, QR_UNSUPPORTED where there is no such device. */
 qr_status backend_name(const char *device, char *out, size_t size, qr_error *err);
 
+/* Memory that is the device's own, and what a backend takes of it beside weights, pools and the buffers of a step. */
+struct device_memory {
+    int64_t total, free;  /* 0 total: the device computes in host memory */
+    int64_t scratch;      /* of the operators, and the backend's books */
+    int64_t score_band;   /* of it: index scores of a band of rows (runtime.md 2.10), however long a request is */
+    int64_t staging;      /* a weight on its way into its layout; a larger one that is not cut takes its own size */
+    int64_t graphs;       /* recorded steps */
+    int64_t collective;   /* taken by exchange between devices outside of any allocation here; 0 for one device */
+    int64_t weight_chunk; /* weights are taken in chunks of so many bytes */
+    int64_t (*weight_bytes)(const struct weight_spec *); /* of a weight in the device's layout, by its format and shape */
+    int64_t (*staged_bytes)(const struct weight_spec *); /* of it that must be staged at once */
+};
+qr_status backend_memory(const char *device, struct device_memory *out, qr_error *err);
+
 /* Bytes of host memory that the backend's own scratch will take for steps of these limits; a CUDA device's lies on the
  * device and is not counted. Fails as backend_name does. */
 qr_status backend_scratch(const char *device, int threads, const struct op_limits *limits, int64_t *bytes, qr_error *err);

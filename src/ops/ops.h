@@ -425,6 +425,13 @@ struct op_limits {
     int32_t max_rows, max_requests, max_positions;
 };
 
+/* What a backend has done and holds, for metrics and tests. */
+struct backend_counts {
+    int64_t bytes, most_bytes;   /* of its memory that are taken, and were at most */
+    int64_t weights_laid;        /* tensors brought into the backend's layout: each once, and once more behind a rest */
+    int64_t graphs_recorded, graphs_replayed, lists_eager; /* lists of operators recorded, replayed, and started one by one */
+};
+
 struct backend {
     const char *name;            /* "cpu-reference", "cpu-avx2", ... part of the arithmetic identity */
     void *self;
@@ -444,6 +451,19 @@ struct backend {
      * tensor and the index. */
     qr_status (*prepare_weight)(struct backend *, const struct weight_spec *, struct weight **out, qr_error *);
     void (*release_weight)(struct backend *, struct weight *);
+
+    /* A backend with memory of its own; NULL elsewhere. `hold`: bytes that it may take at most, what would be more is
+     * refused, and of them bytes that index scores may take at once (0, 0: its own bounds). Pools and weights can rest: their
+     * bytes are given back and their addresses stay, and with them whatever was recorded. rise_pool takes a pool's bytes
+     * again, of any content; renew_weight lays a weight that rested out again, where it was (QR_INTERNAL for one that did
+     * not rest, or of another shape). A pool is released like any memory. */
+    void (*hold)(struct backend *, int64_t bytes, int64_t score_bytes);
+    qr_status (*allocate_pool)(struct backend *, int64_t bytes, void **out, qr_error *);
+    void (*rest_pool)(struct backend *, void *pool);
+    qr_status (*rise_pool)(struct backend *, void *pool, qr_error *);
+    void (*rest_weights)(struct backend *);
+    qr_status (*renew_weight)(struct backend *, struct weight *, const struct weight_spec *, qr_error *);
+    void (*count)(const struct backend *, struct backend_counts *out);
 
 #define QR_OPERATORS(X)                                                                                                \
     X(embed) X(mhc_mix) X(collapse) X(expand) X(norm) X(quantize) X(linear) X(query) X(window_key) X(window_write)     \

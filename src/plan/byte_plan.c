@@ -10,11 +10,18 @@
 static const char *const kind_names[BYTES_KINDS] = {
     [BYTES_WEIGHTS] = "weights", [BYTES_TABLES] = "tables", [BYTES_PREPARED] = "prepared",
     [BYTES_PAGES] = "pages",     [BYTES_STATES] = "states", [BYTES_WORKSPACE] = "workspace",
+    [BYTES_DEVICE_WEIGHTS] = "device_weights", [BYTES_DEVICE_WORKSPACE] = "device_workspace",
+    [BYTES_GRAPHS] = "device_graphs", [BYTES_COLLECTIVE] = "device_collective", [BYTES_BESIDE] = "device_beside",
 };
 static const char *const kind_titles[BYTES_KINDS] = {
     [BYTES_WEIGHTS] = "weights, mapped from the folder", [BYTES_TABLES] = "Engram tables, mapped and read by row",
     [BYTES_PREPARED] = "weights held in another form",   [BYTES_PAGES] = "PAGE pool, by cached tokens",
     [BYTES_STATES] = "STATE pool, by running requests",  [BYTES_WORKSPACE] = "workspace of a step",
+    [BYTES_DEVICE_WEIGHTS] = "device: weights in its layout",
+    [BYTES_DEVICE_WORKSPACE] = "device: workspace of a step",
+    [BYTES_GRAPHS] = "device: recorded steps",
+    [BYTES_COLLECTIVE] = "device: reserve for collectives",
+    [BYTES_BESIDE] = "device: others, and safety",
 };
 
 const char *byte_kind_name(enum byte_kind kind) { return kind_names[kind]; }
@@ -155,12 +162,20 @@ static void put_row(struct buffer *out, const char *name, int64_t bytes, int64_t
     buffer_puts(out, "\n");
 }
 
+static bool has_items(const struct byte_plan *plan, enum byte_kind kind)
+{
+    for (size_t i = 0; i < plan->count; i++)
+        if (plan->items[i].kind == kind)
+            return true;
+    return false;
+}
+
 void byte_plan_text(const struct byte_plan *plan, struct buffer *out)
 {
     for (int kind = 0; kind < BYTES_KINDS; kind++) {
         int64_t total = byte_plan_total(plan, (enum byte_kind)kind);
         char grouped[32];
-        if (total == 0)
+        if (!has_items(plan, (enum byte_kind)kind))
             continue;
         buffer_printf(out, "%-42s %20s  (%.2f GiB)\n", kind_titles[kind], number_grouped(total, grouped),
                       (double)total / (1 << 30));

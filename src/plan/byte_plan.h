@@ -14,6 +14,12 @@ enum byte_kind {
     BYTES_PAGES,     /* the PAGE pool */
     BYTES_STATES,    /* the STATE pool */
     BYTES_WORKSPACE, /* buffers of a step, scratch */
+    /* on a device with memory of its own, where the pools lie too */
+    BYTES_DEVICE_WEIGHTS,   /* weights in its layout */
+    BYTES_DEVICE_WORKSPACE, /* buffers of a step, scratch, staging */
+    BYTES_GRAPHS,           /* recorded steps */
+    BYTES_COLLECTIVE,       /* what exchange between devices takes outside of any allocation here (runtime.md 15, 28) */
+    BYTES_BESIDE,           /* taken by others, and left free for safety */
     BYTES_KINDS
 };
 
@@ -36,7 +42,7 @@ void byte_plan_grow(struct byte_plan *plan, enum byte_kind kind, const char *nam
 int64_t byte_plan_total(const struct byte_plan *plan, enum byte_kind kind);
 void byte_plan_free(struct byte_plan *plan);
 
-/* "weights", "tables", "prepared", "pages", "states", "workspace" */
+/* "weights", "tables", "prepared", "pages", "states", "workspace", "device_weights", ... */
 const char *byte_kind_name(enum byte_kind kind);
 
 /* Adds a tensor of a folder (either naming, v41-model.md 2.3, v4-model.md 2.1 and 7.1) to its part: attention, routed
@@ -48,7 +54,7 @@ const char *byte_plan_part(const char *name);
 /* "1,234,567" in `out`, returned. */
 const char *number_grouped(int64_t n, char out[32]);
 
-/* The table for people: a block for each kind with its total. */
+/* The table for people: a block for each kind that has items, with its total. */
 void byte_plan_text(const struct byte_plan *plan, struct buffer *out);
 /* {"weights": {"total": N, "items": [{"name", "bytes", "count", "each"}]}, ...} as the value of the next key. */
 void byte_plan_json(const struct byte_plan *plan, struct json_writer *w);

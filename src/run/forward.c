@@ -25,6 +25,7 @@ struct runner {
     struct drafts *drafts;       /* of the MTP layer; NULL: no draft passes */
     struct block_drafts *blocks; /* of DSpark; NULL: none */
     uint8_t *base;         /* the pools, on the backend */
+    bool resting;          /* they keep their address, and no bytes */
     struct cache_pool pool;
     struct cursor *cursors; /* [slots] */
     struct cursor *placed;  /* [max_requests] cursors that the step starts from */
@@ -80,29 +81,41 @@ qr_status runner_renew_pools(struct runner *r, qr_error *err)
     struct pool_layout layout;
     void *base;
     TRY(geometry_pool(r->geometry, r->options.blocks, r->options.slots, &layout, err));
-    TRY(r->backend->allocate(r->backend, layout.bytes, &base, err));
-    r->base = base;
+    if (r->resting)
+        TRY(r->backend->rise_pool(r->backend, r->base, err));
+    else if (r->backend->allocate_pool)
+        TRY(r->backend->allocate_pool(r->backend, layout.bytes, &base, err));
+    else
+        TRY(r->backend->allocate(r->backend, layout.bytes, &base, err));
+    if (!r->resting)
+        r->base = base;
+    r->resting = false;
     for (int64_t i = 0; i < r->options.slots; i++)
         r->cursors[i] = cursor_start(r->geometry);
     return cache_pool_over(r->geometry, layout.blocks, layout.slots, r->base, &r->pool, err);
 }
 
-void runner_release_pools(struct runner *r)
+static void drop_pools(struct runner *r)
 {
     if (r->base)
         r->backend->release(r->backend, r->base);
     r->base = NULL;
 }
 
-void runner_release_weights(struct runner *r)
+void runner_release_pools(struct runner *r)
 {
-    model_close(r->model);
-    r->model = NULL;
+    r->resting = r->backend->rest_pool != NULL;
+    if (r->resting)
+        r->backend->rest_pool(r->backend, r->base);
+    else
+        drop_pools(r);
 }
+
+void runner_release_weights(struct runner *r) { model_rest(r->model); }
 
 qr_status runner_renew_weights(struct runner *r, const struct checkpoint *ck, qr_error *err)
 {
-    return model_open(ck, r->plan, r->backend, &r->options.model, NULL, &r->model, err);
+    return model_rise(r->model, ck, err);
 }
 
 static qr_status open_parts(struct runner *r, const struct checkpoint *ck, const struct token_map *map, qr_error *err)
@@ -157,7 +170,7 @@ void runner_close(struct runner *r)
     drafts_close(r->drafts);
     block_drafts_close(r->blocks);
     assembly_close(r->assembly);
-    runner_release_pools(r);
+    drop_pools(r);
     qr_free(r->cursors);
     qr_free(r->placed);
     qr_free(r->pending.slot);

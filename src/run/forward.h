@@ -62,8 +62,9 @@ struct cursor runner_cursor(const struct runner *r, int32_t slot);
 /* Reads the cursor of a slot whose STATE entry was filled from an image. */
 qr_status runner_restored(struct runner *r, int32_t slot, qr_error *err);
 
-/* Gives the pools (the model's weights and buffers) back; no step may run until they are renewed. Renewed pools are empty,
- * in the size they had. QR_NO_MEMORY: still away. */
+/* Gives the pools (the model's weights) back; no step may run until they are renewed. Renewed pools are empty, in the size
+ * they had; on a backend that lets them rest they are where they were, and what was recorded is good. The buffers of a step
+ * stay. QR_NO_MEMORY: still away. */
 void runner_release_pools(struct runner *r);
 qr_status runner_renew_pools(struct runner *r, qr_error *err);
 void runner_release_weights(struct runner *r);

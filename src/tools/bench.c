@@ -261,11 +261,12 @@ static qr_status bench_rows(const struct bench_options *o, qr_error *err)
 
 #define ALL_TAKE " json quiet log-level "
 #define MACHINE_TAKES " device threads "
+#define CACHE_TAKES "kv-ram-bytes gpu-memory-utilization indexer-logits-budget-mb "
 /* Of steps without an engine around them (tools/opened.h). */
-#define STEPS_TAKE MACHINE_TAKES "model profile max-model-len kv-ram-bytes block-size kv-cache-dtype index-cache-dtype "
+#define STEPS_TAKE MACHINE_TAKES "model profile max-model-len " CACHE_TAKES "block-size kv-cache-dtype index-cache-dtype "
 /* Of engines: all but the lengths and places that a measurement sets by itself. */
 #define ENGINE_TAKES                                                                                                   \
-    MACHINE_TAKES "model profile kv-ram-bytes block-size kv-cache-dtype index-cache-dtype max-num-batched-tokens "     \
+    MACHINE_TAKES "model profile " CACHE_TAKES "block-size kv-cache-dtype index-cache-dtype max-num-batched-tokens "     \
                   "decoder-replay decoder-swa-bounded-replay no-decoder-swa-bounded-replay encoder-replay "            \
                   "encoder-swa-bounded-replay no-encoder-swa-bounded-replay max-prefill-tokens-per-step "              \
                   "attn-prefill-chunk-size long-prefill-cap scheduler-delay-factor method num-speculative-tokens "     \
@@ -289,7 +290,7 @@ static const struct bench_what {
     {"prefill", bench_prefill, ALL_TAKE STEPS_TAKE "tokens chunk context replay audit ", false, true},
     {"serve", bench_serve, ALL_TAKE ENGINE_TAKES "batch tokens ", false, true},
     {"drafts", bench_drafts,
-     ALL_TAKE MACHINE_TAKES "model profile prompt-profile kv-ram-bytes block-size kv-cache-dtype index-cache-dtype "
+     ALL_TAKE MACHINE_TAKES "model profile prompt-profile " CACHE_TAKES "block-size kv-cache-dtype index-cache-dtype "
                             "max-num-batched-tokens max-model-len num-speculative-tokens draft-width requests batch steps tokens write-profile pairs ",
      false, true},
     {"rows", bench_rows, ALL_TAKE "model tokens ", false, false},

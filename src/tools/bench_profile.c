@@ -53,7 +53,7 @@ static void note_date(char *out, size_t size)
 qr_status bench_profile(qr_model *model, const qr_engine_options *options, const qr_request *const *requests, int32_t count,
                         const char *workload, const char *path, qr_error *err)
 {
-    const struct engine_place place = {model->device, model->threads};
+    const struct engine_place place = {.device = model->device, .threads = model->threads, .checkpoint = model->checkpoint};
     qr_engine_options always = *options;
     struct engine_size size;
     struct draft_record *record = NULL;

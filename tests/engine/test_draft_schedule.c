@@ -32,7 +32,7 @@ static void write_profile(const char *path, double row, const char *other_config
     const qr_engine_options o = options_with("dspark", NULL);
     struct opened opened = engine_open(V41, NULL, 2, &o);
     const struct qr_model *model = engine_model(opened.engine);
-    const struct engine_place place = {model->device, model->threads};
+    const struct engine_place place = {.device = model->device, .threads = model->threads, .checkpoint = model->checkpoint};
     struct engine_size size;
     const char *text;
     size_t length;

@@ -12,7 +12,8 @@ extern "C" {
 
 #include <cuda_runtime_api.h>
 
-#include "ops/ops.h"
+#include "ops/cuda/arena.h"
+#include "ops/device.h"
 
 /* Scratch of the operators: larger steps are cut into bands of rows that fit. */
 enum { SCRATCH_BYTES = 128 << 20 };
@@ -21,6 +22,8 @@ enum { SIDE_BYTES = 16 << 20, SIDE_ROWS = 64 };
 /* Tables of expert weights that are kept on the device, and their greatest size (experts of a layer). */
 enum { EXPERT_TABLES = 160, MOST_EXPERTS = 512 };
 enum { MOST_ALLOWED = 64, MOST_ARRIVED = 4096 };
+/* Weights on their way into their layout; pools that live at once; buffers that live at once. */
+enum { STAGING_BYTES = 64 << 20, MOST_POOLS = 8, MOST_BUFFERS = 4096 };
 
 /* A weight as kernels see it. F32, INT8: rows `pitch` bytes apart, zero beyond k. BF16, FP8, FP4: tiles of 32 rows
  * `pitch` bytes apart, laid out for the matrix unit (product.cuh), an FP8 weight's scales behind them by tile and block
@@ -37,6 +40,8 @@ struct weight {
     struct weight_spec spec;
     struct weight_view view;
     void *memory;
+    int64_t bytes;
+    uint64_t laid; /* the rest count when it was laid out: it is what a renewal may not do twice */
 };
 
 /* The weights of one layer's experts. */
@@ -57,6 +62,11 @@ enum { TROUBLE_BITS = 8 };
 
 struct recorder;
 
+struct buffer_record {
+    void *at;
+    int64_t bytes;
+};
+
 struct cuda_backend {
     struct backend base; /* first */
     cudaStream_t stream;
@@ -71,6 +81,14 @@ struct cuda_backend {
     int32_t *trouble;      /* device */
     int32_t *trouble_host; /* pinned */
     struct recorder *recorder;
+    struct memory_arena *weights, *pools[MOST_POOLS]; /* an entry NULL: none */
+    struct buffer_record *buffers;                    /* [MOST_BUFFERS], those that live */
+    int32_t buffer_count;
+    int64_t held, most_held, may_hold; /* bytes taken, at most so far, and at most ever (0: no bound) */
+    int64_t weights_laid;
+    uint64_t rests; /* of the weights */
+    uint8_t *staging;
+    int64_t staging_bytes, score_band; /* bytes of scratch that index scores may take */
     const void *allowed[MOST_ALLOWED]; /* kernels that may take more shared memory than usual, */
     size_t most_shared;                /* up to this much */
     struct expert_table tables[EXPERT_TABLES];
@@ -88,8 +106,16 @@ qr_status cuda_enter(const struct cuda_backend *cuda, qr_error *err);
 /* After a launch: whether the kernel started. */
 qr_status cuda_started(const char *operator_name, qr_error *err);
 
+/* Counts bytes that are taken (or, negative, given back); QR_NO_MEMORY, naming both, beyond what may be held. */
+qr_status cuda_hold(struct cuda_backend *cuda, int64_t bytes, qr_error *err);
+/* Bytes of a weight in its layout, and of its staging. */
+int64_t cuda_weight_bytes(const struct weight_spec *spec);
+int64_t cuda_staged_bytes(const struct weight_spec *spec);
+
 qr_status cuda_prepare_weight(struct backend *b, const struct weight_spec *spec, struct weight **out, qr_error *err);
 void cuda_release_weight(struct backend *b, struct weight *w);
+void cuda_rest_weights(struct backend *b);
+qr_status cuda_renew_weight(struct backend *b, struct weight *w, const struct weight_spec *spec, qr_error *err);
 
 /* Bytes of a BF16, FP8 or FP4 weight laid out for the matrix unit, and of a tile of it. */
 int64_t cuda_packed_bytes(const struct weight_spec *spec, int64_t *tile_bytes);

@@ -509,7 +509,7 @@ qr_status cuda_index_select(struct backend *b, const struct op_index_select *op,
     s.dim = (op->dim + 15) / 16 * 16;
     s.stride = (int64_t)op->step->block_stride * op->plane.rows_per_block;
     s.block_stride = op->make_candidates ? (s.stride + op->block_size - 1) / op->block_size : 0;
-    int64_t most = SCRATCH_BYTES / ((s.stride + s.block_stride) * 4);
+    int64_t most = cuda_of(b)->score_band / ((s.stride + s.block_stride) * 4);
     if (most < 1)
         return qr_fail(err, QR_UNSUPPORTED, "index_select: scores of %lld rows are more than its scratch holds",
                        (long long)s.stride);

@@ -28,24 +28,132 @@ qr_status cuda_enter(const struct cuda_backend *cuda, qr_error *err)
 
 /* ---- memory ---- */
 
+qr_status cuda_hold(struct cuda_backend *cuda, int64_t bytes, qr_error *err)
+{
+    if (bytes > 0 && cuda->may_hold > 0 && bytes > cuda->may_hold - cuda->held)
+        return qr_fail(err, QR_NO_MEMORY, "device memory: %lld bytes more are wanted, %lld of the %lld planned are taken",
+                       (long long)bytes, (long long)cuda->held, (long long)cuda->may_hold);
+    cuda->held += bytes;
+    if (cuda->held > cuda->most_held)
+        cuda->most_held = cuda->held;
+    return QR_OK;
+}
+
 static qr_status memory_allocate(struct backend *b, int64_t bytes, void **out, qr_error *err)
 {
-    TRY(cuda_enter(cuda_of(b), err));
-    cudaError_t status =
-        bytes < 0 ? cudaErrorInvalidValue : cudaMallocAsync(out, (size_t)bytes + !bytes, cuda_of(b)->stream);
-    if (status == cudaSuccess)
+    struct cuda_backend *cuda = cuda_of(b);
+    TRY(cuda_enter(cuda, err));
+    if (bytes < 0 || cuda->buffer_count == MOST_BUFFERS)
+        return qr_fail(err, QR_NO_MEMORY, "no device memory for a buffer of %lld bytes beside %d others", (long long)bytes,
+                       cuda->buffer_count);
+    TRY(cuda_hold(cuda, bytes, err));
+    cudaError_t status = cudaMallocAsync(out, (size_t)bytes + !bytes, cuda->stream);
+    if (status == cudaSuccess) {
+        cuda->buffers[cuda->buffer_count++] = (struct buffer_record){*out, bytes};
         return QR_OK;
+    }
+    (void)cuda_hold(cuda, -bytes, NULL);
     (void)cudaGetLastError(); /* a failed allocation leaves the device usable */
     return qr_fail(err, QR_NO_MEMORY, "no device memory for a buffer of %lld bytes (%s)", (long long)bytes,
                    cudaGetErrorString(status));
 }
 
+static struct memory_arena **find_pool(struct cuda_backend *cuda, const void *p)
+{
+    for (int i = 0; i < MOST_POOLS; i++)
+        if (cuda->pools[i] && arena_start(cuda->pools[i]) == p)
+            return &cuda->pools[i];
+    return NULL;
+}
+
+static void release_pool(struct cuda_backend *cuda, struct memory_arena **pool)
+{
+    (void)cudaStreamSynchronize(cuda->stream);
+    (void)cuda_hold(cuda, -arena_behind(*pool), NULL);
+    arena_free_all(*pool);
+    *pool = NULL;
+    record_forget(cuda); /* another pool may get the address */
+}
+
 static void memory_release(struct backend *b, void *p)
 {
+    struct cuda_backend *cuda = cuda_of(b);
     if (!p)
         return;
-    (void)record_flush(cuda_of(b), NULL); /* what it reads may be what goes */
-    (void)cudaFreeAsync(p, cuda_of(b)->stream);
+    (void)record_flush(cuda, NULL); /* what it reads may be what goes */
+    struct memory_arena **pool = find_pool(cuda, p);
+    if (pool) {
+        release_pool(cuda, pool);
+        return;
+    }
+    (void)cudaFreeAsync(p, cuda->stream);
+    for (int32_t i = cuda->buffer_count; i-- > 0;)
+        if (cuda->buffers[i].at == p) {
+            (void)cuda_hold(cuda, -cuda->buffers[i].bytes, NULL);
+            cuda->buffers[i] = cuda->buffers[--cuda->buffer_count];
+            break;
+        }
+}
+
+/* ---- pools ---- */
+
+static qr_status allocate_pool(struct backend *b, int64_t bytes, void **out, qr_error *err)
+{
+    struct cuda_backend *cuda = cuda_of(b);
+    struct memory_arena **pool = cuda->pools;
+    while (pool < cuda->pools + MOST_POOLS && *pool)
+        pool++;
+    if (pool == cuda->pools + MOST_POOLS)
+        return qr_fail(err, QR_NO_MEMORY, "no device memory for more than %d pools", MOST_POOLS);
+    TRY(cuda_enter(cuda, err));
+    TRY(arena_reserve(cuda->ordinal, bytes, pool, err));
+    const int64_t behind = arena_behind_with(*pool, bytes);
+    qr_status st = cuda_hold(cuda, behind, err);
+    if (st == QR_OK && (st = arena_take(*pool, bytes, out, err)) != QR_OK)
+        (void)cuda_hold(cuda, -behind, NULL);
+    if (st != QR_OK) {
+        arena_free_all(*pool);
+        *pool = NULL;
+    }
+    return st;
+}
+
+static void rest_pool(struct backend *b, void *p)
+{
+    struct cuda_backend *cuda = cuda_of(b);
+    struct memory_arena **pool = find_pool(cuda, p);
+    if (!pool)
+        return;
+    (void)record_flush(cuda, NULL);
+    (void)cudaStreamSynchronize(cuda->stream);
+    (void)cuda_hold(cuda, -arena_behind(*pool), NULL);
+    arena_rest(*pool);
+}
+
+static qr_status rise_pool(struct backend *b, void *p, qr_error *err)
+{
+    struct cuda_backend *cuda = cuda_of(b);
+    struct memory_arena **pool = find_pool(cuda, p);
+    if (!pool)
+        return qr_fail(err, QR_INTERNAL, "a pool that there is not rises");
+    TRY(cuda_enter(cuda, err));
+    TRY(arena_rise(*pool, err));
+    return cuda_hold(cuda, arena_behind(*pool), err);
+}
+
+static void hold_at_most(struct backend *b, int64_t bytes, int64_t score_bytes)
+{
+    cuda_of(b)->may_hold = bytes;
+    cuda_of(b)->score_band = score_bytes > 0 && score_bytes < SCRATCH_BYTES ? score_bytes : SCRATCH_BYTES;
+}
+
+static void count(const struct backend *b, struct backend_counts *out)
+{
+    const struct cuda_backend *cuda = b->self;
+    record_count(cuda->recorder, out);
+    out->bytes = cuda->held;
+    out->most_bytes = cuda->most_held;
+    out->weights_laid = cuda->weights_laid;
 }
 
 static qr_status move(struct backend *b, void *to, const void *from, int64_t bytes, enum cudaMemcpyKind kind,
@@ -167,6 +275,8 @@ void cuda_expert_forget(struct cuda_backend *cuda, const struct weight *w)
 
 /* ---- opening ---- */
 
+enum { TABLE_BYTES = EXPERT_TABLES * MOST_EXPERTS * (int)sizeof(struct expert_view) };
+
 static qr_status cuda_reserve(struct backend *b, const struct op_limits *limits, int64_t *bytes, qr_error *err)
 {
     struct cuda_backend *cuda = cuda_of(b);
@@ -176,12 +286,12 @@ static qr_status cuda_reserve(struct backend *b, const struct op_limits *limits,
         TRY(memory_allocate(b, SCRATCH_BYTES + SIDE_BYTES, &p, err));
         cuda->scratch = p;
         cuda->side = cuda->scratch + SCRATCH_BYTES;
-        TRY(memory_allocate(b, (int64_t)EXPERT_TABLES * MOST_EXPERTS * (int64_t)sizeof *cuda->device_tables, &p, err));
+        TRY(memory_allocate(b, TABLE_BYTES, &p, err));
         cuda->device_tables = p;
         for (int i = 0; i < EXPERT_TABLES; i++)
             cuda->tables[i].device = cuda->device_tables + (size_t)i * MOST_EXPERTS;
     }
-    *bytes = SCRATCH_BYTES + SIDE_BYTES + (int64_t)EXPERT_TABLES * MOST_EXPERTS * (int64_t)sizeof *cuda->device_tables;
+    *bytes = SCRATCH_BYTES + SIDE_BYTES + TABLE_BYTES;
     return QR_OK;
 }
 
@@ -195,14 +305,19 @@ static void cuda_close(struct backend *b)
         record_close(cuda->recorder);
         cuda->recorder = NULL;
         memory_release(b, cuda->scratch);
+        memory_release(b, cuda->staging);
         memory_release(b, cuda->device_tables);
         memory_release(b, cuda->trouble);
         memory_release(b, cuda->arrived);
         (void)cudaStreamSynchronize(cuda->stream);
         (void)cudaStreamDestroy(cuda->stream);
     }
+    for (int i = 0; i < MOST_POOLS; i++)
+        arena_free_all(cuda->pools[i]);
+    arena_free_all(cuda->weights);
     if (cuda->trouble_host)
         (void)cudaFreeHost(cuda->trouble_host);
+    qr_free(cuda->buffers);
     qr_free(cuda->views);
     qr_free(cuda->handles);
     qr_free(cuda);
@@ -215,6 +330,19 @@ static qr_status keep_memory(int ordinal, qr_error *err)
     uint64_t all = UINT64_MAX;
     TRY(cuda_check(cudaDeviceGetDefaultMemPool(&pool, ordinal), "memory pool", err));
     return cuda_check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "memory pool", err);
+}
+
+/* Any part of the device's memory may come to be weights. */
+static qr_status open_memory(struct cuda_backend *cuda, qr_error *err)
+{
+    size_t available, total;
+    cuda->score_band = SCRATCH_BYTES;
+    cuda->rests = 1;
+    struct buffer_record *buffers = cuda->buffers = qr_calloc(MOST_BUFFERS, sizeof *buffers);
+    if (!buffers)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for the CUDA backend");
+    TRY(cuda_check(cudaMemGetInfo(&available, &total), "device memory", err));
+    return arena_reserve(cuda->ordinal, (int64_t)total, &cuda->weights, err);
 }
 
 static qr_status start(struct cuda_backend *cuda, qr_error *err)
@@ -232,6 +360,7 @@ static qr_status start(struct cuda_backend *cuda, qr_error *err)
     TRY(cuda_check(cudaDeviceGetStreamPriorityRange(NULL, &cuda->most_urgent), "device", err));
     TRY(keep_memory(cuda->ordinal, err));
     TRY(cuda_check(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking), "stream", err));
+    TRY(open_memory(cuda, err));
     TRY(memory_allocate(&cuda->base, sizeof *cuda->trouble, &p, err));
     cuda->trouble = p;
     TRY(cuda_check(cudaMemsetAsync(p, 0, sizeof *cuda->trouble, cuda->stream), "stream", err));
@@ -267,6 +396,13 @@ static void install(struct backend *b)
     b->fence = memory_fence;
     b->prepare_weight = cuda_prepare_weight;
     b->release_weight = cuda_release_weight;
+    b->hold = hold_at_most;
+    b->allocate_pool = allocate_pool;
+    b->rest_pool = rest_pool;
+    b->rise_pool = rise_pool;
+    b->rest_weights = cuda_rest_weights;
+    b->renew_weight = cuda_renew_weight;
+    b->count = count;
     record_install(b);
 }
 
@@ -307,10 +443,30 @@ static qr_status module_open(int ordinal, const struct qr_log *log, struct backe
     return QR_OK;
 }
 
+static qr_status module_memory(int ordinal, struct device_memory *out, qr_error *err)
+{
+    char name[64];
+    size_t available, total;
+    TRY(module_name(ordinal, name, sizeof name, err));
+    TRY(cuda_check(cudaSetDevice(ordinal), "device", err));
+    TRY(cuda_check(cudaMemGetInfo(&available, &total), "device memory", err));
+    *out = (struct device_memory){.total = (int64_t)total,
+                                  .free = (int64_t)available,
+                                  .scratch = SCRATCH_BYTES + SIDE_BYTES + TABLE_BYTES + (1 << 20),
+                                  .score_band = SCRATCH_BYTES,
+                                  .staging = STAGING_BYTES,
+                                  .graphs = record_graph_bytes(),
+                                  .weight_chunk = ARENA_CHUNK,
+                                  .weight_bytes = cuda_weight_bytes,
+                                  .staged_bytes = cuda_staged_bytes};
+    return QR_OK;
+}
+
 __attribute__((visibility("default"))) const struct cuda_module *quire_cuda_module(void);
 
 const struct cuda_module *quire_cuda_module(void)
 {
-    static const struct cuda_module module = {QUIRE_VERSION, cuda_module_layout, module_name, module_open};
+    static const struct cuda_module module = {QUIRE_VERSION, cuda_module_layout, module_name, module_open,
+                                             module_memory};
     return &module;
 }

@@ -2,7 +2,7 @@
 #ifndef QR_OPS_CUDA_MODULE_H
 #define QR_OPS_CUDA_MODULE_H
 
-#include "ops/ops.h"
+#include "ops/device.h"
 
 #define CUDA_MODULE_ENTRY "quire_cuda_module"
 
@@ -13,6 +13,8 @@ struct cuda_module {          /* the first two members stay where they are */
     /* The backend's name on that device; QR_UNSUPPORTED when there is none. */
     qr_status (*name)(int ordinal, char *out, size_t size, qr_error *err);
     qr_status (*open)(int ordinal, const struct qr_log *log, struct backend **out, qr_error *err);
+    /* What the device has and what a backend takes of it (ops/device.h). */
+    qr_status (*memory)(int ordinal, struct device_memory *out, qr_error *err);
 };
 typedef const struct cuda_module *cuda_module_entry(void);
 

@@ -10,7 +10,8 @@ enum {
     FIRST_ROOM = 1 << 20,
     GRAPHS = 48, /* kept at once */
     SEEN = 256,  /* lists remembered by their hash, to be recorded when they come again */
-    FEWEST = 8   /* operators in a list that is worth a graph */
+    FEWEST = 8,  /* operators in a list that is worth a graph */
+    GRAPH_BYTES = 4 << 20 /* of device memory for one */
 };
 
 /* ---- what an operator holds ---- */
@@ -54,6 +55,7 @@ struct recorder {
     size_t step; /* place of the last step, 0: none */
     struct kept_graph kept[GRAPHS];
     uint64_t seen[SEEN], stamp;
+    int64_t recorded, replayed, eager; /* lists */
 };
 
 static size_t up_8(size_t n) { return (n + 7) / 8 * 8; }
@@ -560,23 +562,31 @@ static struct kept_graph *record_graph(struct cuda_backend *cuda, uint64_t hash,
     memcpy(k->list, r->list, r->used);
     k->used = r->used;
     k->hash = hash;
+    r->recorded++;
     return k;
+}
+
+static qr_status start_eagerly(struct cuda_backend *cuda, qr_error *err)
+{
+    cuda->recorder->eager++;
+    return for_each_start(cuda, start_now, NULL, err);
 }
 
 static qr_status start_list(struct cuda_backend *cuda, qr_error *err)
 {
     struct recorder *r = cuda->recorder;
     if (r->count < FEWEST)
-        return for_each_start(cuda, start_now, NULL, err);
+        return start_eagerly(cuda, err);
     uint64_t hash = hash_of(r->list, r->used);
     struct kept_graph *k = find_graph(r, hash);
     if (!k && r->seen[hash % SEEN] != hash) {
         r->seen[hash % SEEN] = hash;
-        return for_each_start(cuda, start_now, NULL, err);
+        return start_eagerly(cuda, err);
     }
     if (!k && !(k = record_graph(cuda, hash, err)))
         return err ? err->status : QR_INTERNAL;
     k->stamp = ++r->stamp;
+    r->replayed++;
     return cuda_check(cudaGraphLaunch(k->graph, cuda->stream), "graph", err);
 }
 
@@ -591,6 +601,13 @@ qr_status record_flush(struct cuda_backend *cuda, qr_error *err)
     list_clear(r);
     return st;
 }
+
+void record_count(const struct recorder *r, struct backend_counts *out)
+{
+    *out = (struct backend_counts){.graphs_recorded = r->recorded, .graphs_replayed = r->replayed, .lists_eager = r->eager};
+}
+
+int64_t record_graph_bytes(void) { return (int64_t)GRAPHS * GRAPH_BYTES; }
 
 void record_forget(struct cuda_backend *cuda)
 {

@@ -14,6 +14,10 @@ void record_close(struct recorder *r); /* NULL is fine */
 
 /* Starts everything that is written down, in order. On failure the rest is dropped. */
 qr_status record_flush(struct cuda_backend *cuda, qr_error *err);
+/* Lists recorded, replayed and started one by one so far. */
+void record_count(const struct recorder *r, struct backend_counts *out);
+/* Device memory that all graphs kept at once may take. */
+int64_t record_graph_bytes(void);
 /* Forgets every graph: something they name is about to go. */
 void record_forget(struct cuda_backend *cuda);
 

@@ -95,12 +95,34 @@ static int64_t scale_bytes(const struct weight_spec *s, int64_t *rows, int64_t *
     return *rows * *cols;
 }
 
+static int64_t pitch_of(const struct weight_spec *s) { return (row_bytes(s) + PIECE_BYTES - 1) / PIECE_BYTES * PIECE_BYTES; }
+
+static bool is_packed(const struct weight_spec *s) { return s->format != WEIGHT_F32 && s->format != WEIGHT_INT8; }
+
+int64_t cuda_weight_bytes(const struct weight_spec *s)
+{
+    int64_t tile, rows, cols;
+    return is_packed(s) ? cuda_packed_bytes(s, &tile) : pitch_of(s) * s->n + scale_bytes(s, &rows, &cols);
+}
+
+/* Rows of a weight that are laid out at once: BF16 is staged in bands of whole tiles. */
+static int32_t band_rows(const struct weight_spec *s)
+{
+    const int64_t rows = STAGING_BYTES / row_bytes(s) / 32 * 32;
+    return s->format != WEIGHT_BF16 || rows >= s->n || rows < 32 ? s->n : (int32_t)rows;
+}
+
+int64_t cuda_staged_bytes(const struct weight_spec *s)
+{
+    int64_t rows, cols;
+    return is_packed(s) ? row_bytes(s) * band_rows(s) + scale_bytes(s, &rows, &cols) : 0;
+}
+
 /* Values at a pitch, zeros behind each row, then the scales of INT8. */
 static qr_status send_rows(struct cuda_backend *cuda, struct weight *w, int64_t scales, qr_error *err)
 {
     const struct weight_spec *s = &w->spec;
-    int64_t bytes = row_bytes(s), pitch = (bytes + PIECE_BYTES - 1) / PIECE_BYTES * PIECE_BYTES;
-    TRY(cuda->base.allocate(&cuda->base, pitch * s->n + scales, &w->memory, err));
+    const int64_t bytes = row_bytes(s), pitch = pitch_of(s);
     uint8_t *at = w->memory;
     cudaError_t status = cudaSuccess;
     if (pitch != bytes)
@@ -116,48 +138,95 @@ static qr_status send_rows(struct cuda_backend *cuda, struct weight *w, int64_t 
     return cuda_check(status, s->name, err);
 }
 
-/* The file's bytes go to the device as they are and are laid out there. */
+/* Room for `bytes` of a weight as the file has it. */
+static qr_status make_staging(struct cuda_backend *cuda, int64_t bytes, qr_error *err)
+{
+    struct backend *b = &cuda->base;
+    void *p;
+    if (bytes <= cuda->staging_bytes)
+        return QR_OK;
+    b->release(b, cuda->staging);
+    cuda->staging = NULL;
+    cuda->staging_bytes = 0;
+    const int64_t room = bytes > STAGING_BYTES ? bytes : STAGING_BYTES;
+    TRY(b->allocate(b, room, &p, err));
+    cuda->staging = p;
+    cuda->staging_bytes = room;
+    return QR_OK;
+}
+
+/* A band of rows, `first` being its first: the file's bytes go to the device as they are and are laid out there. */
+static qr_status send_band(struct cuda_backend *cuda, const struct weight *w, int32_t first, int32_t rows, int64_t scales,
+                           qr_error *err)
+{
+    struct backend *b = &cuda->base;
+    struct weight band = *w;
+    const int64_t bytes = row_bytes(&w->spec) * rows;
+    band.spec.n = band.view.n = rows;
+    TRY(b->upload(b, cuda->staging, (const uint8_t *)w->spec.values + row_bytes(&w->spec) * first, bytes, err));
+    if (scales)
+        TRY(b->upload(b, cuda->staging + bytes, w->spec.scales, scales, err));
+    return cuda_pack(b, &band, cuda->staging, cuda->staging + bytes, (uint8_t *)w->memory + first / 32 * w->view.pitch, err);
+}
+
 static qr_status send_packed(struct cuda_backend *cuda, struct weight *w, int64_t scales, qr_error *err)
 {
     const struct weight_spec *s = &w->spec;
-    struct backend *b = &cuda->base;
-    int64_t bytes = row_bytes(s) * s->n, packed = cuda_packed_bytes(s, &w->view.pitch);
-    void *raw = NULL;
+    const int32_t rows = band_rows(s);
+    (void)cuda_packed_bytes(s, &w->view.pitch);
     w->view.scale_cols = (s->k + 31) / 32;
-    TRY(b->allocate(b, packed, &w->memory, err));
-    TRY(b->allocate(b, bytes + scales, &raw, err));
-    qr_status st = b->upload(b, raw, s->values, bytes, err);
-    if (st == QR_OK && scales)
-        st = b->upload(b, (uint8_t *)raw + bytes, s->scales, scales, err);
-    if (st == QR_OK)
-        st = cuda_pack(b, w, raw, (uint8_t *)raw + bytes, w->memory, err);
-    if (st == QR_OK) /* products read weights before they wait for earlier kernels */
-        st = cuda_check(cudaStreamSynchronize(cuda->stream), s->name, err);
-    b->release(b, raw);
+    TRY(make_staging(cuda, cuda_staged_bytes(s), err));
+    for (int32_t first = 0; first < s->n; first += rows)
+        TRY(send_band(cuda, w, first, s->n - first < rows ? s->n - first : rows, scales, err));
     w->view.values = w->memory;
     w->view.scales = w->view.values + (s->n + 31) / 32 * w->view.pitch;
-    return st;
+    /* products read weights before they wait for earlier kernels */
+    return cuda_check(cudaStreamSynchronize(cuda->stream), s->name, err);
 }
 
 static qr_status send(struct cuda_backend *cuda, struct weight *w, int64_t scales, qr_error *err)
 {
-    bool packed = w->spec.format != WEIGHT_F32 && w->spec.format != WEIGHT_INT8;
-    qr_status st = packed ? send_packed(cuda, w, scales, err) : send_rows(cuda, w, scales, err);
+    qr_status st = is_packed(&w->spec) ? send_packed(cuda, w, scales, err) : send_rows(cuda, w, scales, err);
+    if (st != QR_OK)
+        return qr_fail_in(err, st, "weight %s", w->spec.name);
+    w->laid = cuda->rests;
+    cuda->weights_laid++;
+    return QR_OK;
+}
+
+/* What every layout needs of the file: scales that fold and codes that are numbers. */
+static qr_status check_values(const struct weight_spec *spec, int64_t *scales, int32_t *cols, bool *large, qr_error *err)
+{
+    int64_t rows = 0, across = 0;
+    TRY(weight_spec_check(spec, err));
+    *scales = scale_bytes(spec, &rows, &across);
+    *cols = (int32_t)across;
+    if (across > 0)
+        TRY(check_scales(spec, rows, across, large, err));
+    return check_codes(spec, err);
+}
+
+/* Memory of the weights' range. */
+static qr_status take_memory(struct cuda_backend *cuda, struct weight *w, qr_error *err)
+{
+    const int64_t bytes = cuda_weight_bytes(&w->spec);
+    const int64_t more = arena_behind_with(cuda->weights, bytes) - arena_behind(cuda->weights);
+    TRY(cuda_enter(cuda, err));
+    TRY(cuda_hold(cuda, more, err));
+    const qr_status st = arena_take(cuda->weights, bytes, &w->memory, err);
+    if (st != QR_OK)
+        (void)cuda_hold(cuda, -more, NULL);
+    else
+        w->bytes = bytes;
     return st == QR_OK ? st : qr_fail_in(err, st, "weight %s", w->spec.name);
 }
 
 qr_status cuda_prepare_weight(struct backend *b, const struct weight_spec *spec, struct weight **out, qr_error *err)
 {
-    int64_t rows = 0, cols = 0;
+    int64_t scales;
+    int32_t cols;
     bool large = false;
-    qr_status st = weight_spec_check(spec, err);
-    if (st != QR_OK)
-        return st;
-    int64_t scales = scale_bytes(spec, &rows, &cols);
-    if (cols > 0 && (st = check_scales(spec, rows, cols, &large, err)) != QR_OK)
-        return st;
-    if ((st = check_codes(spec, err)) != QR_OK)
-        return st;
+    TRY(check_values(spec, &scales, &cols, &large, err));
 
     size_t name_size = strlen(spec->name) + 1;
     struct weight *w = qr_malloc(sizeof *w + name_size);
@@ -169,10 +238,12 @@ qr_status cuda_prepare_weight(struct backend *b, const struct weight_spec *spec,
     w->view.n = spec->n;
     w->view.k = spec->k;
     w->view.tile = spec->format == WEIGHT_FP8 ? spec->tile : 32;
-    w->view.scale_cols = (int32_t)cols;
+    w->view.scale_cols = cols;
     w->view.large_scales = large;
     w->view.row_parallel = spec->k_splits == 8;
-    st = send(cuda_of(b), w, scales, err);
+    qr_status st = take_memory(cuda_of(b), w, err);
+    if (st == QR_OK)
+        st = send(cuda_of(b), w, scales, err);
     if (st != QR_OK) {
         cuda_release_weight(b, w);
         return st;
@@ -188,6 +259,51 @@ void cuda_release_weight(struct backend *b, struct weight *w)
     (void)record_flush(cuda_of(b), NULL);
     record_forget(cuda_of(b));
     cuda_expert_forget(cuda_of(b), w);
-    b->release(b, w->memory);
+    if (w->bytes)
+        arena_give(cuda_of(b)->weights, w->memory, w->bytes);
     qr_free(w);
+}
+
+/* ---- rest ---- */
+
+void cuda_rest_weights(struct backend *b)
+{
+    struct cuda_backend *cuda = cuda_of(b);
+    (void)record_flush(cuda, NULL);
+    (void)cudaStreamSynchronize(cuda->stream);
+    (void)cuda_hold(cuda, -arena_behind(cuda->weights), NULL);
+    arena_rest(cuda->weights);
+    cuda->rests++;
+}
+
+/* The first weight brings the memory of all back. */
+static qr_status rise(struct cuda_backend *cuda, qr_error *err)
+{
+    if (arena_behind(cuda->weights) > 0)
+        return QR_OK;
+    TRY(cuda_enter(cuda, err));
+    TRY(arena_rise(cuda->weights, err));
+    return cuda_hold(cuda, arena_behind(cuda->weights), err);
+}
+
+qr_status cuda_renew_weight(struct backend *b, struct weight *w, const struct weight_spec *spec, qr_error *err)
+{
+    struct cuda_backend *cuda = cuda_of(b);
+    int64_t scales;
+    int32_t cols;
+    bool large = false;
+    if (w->laid == cuda->rests || spec->format != w->spec.format || spec->n != w->spec.n || spec->k != w->spec.k ||
+        spec->tile != w->spec.tile || spec->k_splits != w->spec.k_splits)
+        return qr_fail(err, QR_INTERNAL, "weight %s: %s", w->spec.name,
+                       w->laid == cuda->rests ? "it is laid out already" : "it comes back in another form");
+    TRY(check_values(spec, &scales, &cols, &large, err));
+    TRY(rise(cuda, err));
+    if (large != w->view.large_scales) { /* recorded products know of it, and tables of experts */
+        record_forget(cuda);
+        cuda_expert_forget(cuda, w);
+        w->view.large_scales = large;
+    }
+    w->spec.values = spec->values;
+    w->spec.scales = spec->scales;
+    return send(cuda, w, scales, err);
 }
