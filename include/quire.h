@@ -148,6 +148,10 @@ typedef struct qr_engine_options {
      * device's scratch holds, whichever is less). */
     double gpu_memory_utilization;
     int32_t indexer_logits_budget_mb;
+    /* How steps run on a device that records them (runtime.md 8); all give the same bits. "FULL" (NULL), "TR_HYBRID" or "NONE";
+     * level "3" (NULL): fused segments, "0": operator by operator, with TR_HYBRID always; enforce_eager: NONE. */
+    const char *cudagraph_mode, *level;
+    bool enforce_eager;
 } qr_engine_options;
 #define QR_ENGINE_OPTIONS                                                                                              \
     {.size = sizeof(qr_engine_options), .max_prefill_tokens_per_step = -1, .state_checkpoint_interval_tokens = 8192}
@@ -662,6 +666,11 @@ typedef struct qr_metrics {
     uint64_t prefill_context_tokens; /* tokens before those chunks */
     uint64_t decode_steps, decode_requests; /* steps with rows of requests that decode, and those requests, step by step */
     uint64_t requests_paused;    /* of those running: by qr_pause */
+    /* a device with memory of its own; 0 elsewhere */
+    uint64_t device_bytes, device_bytes_most; /* taken, and at most so far: never more than the plan says */
+    uint64_t weights_laid;       /* tensors brought into the device's layout: each once, and once more with each wake */
+    uint64_t graphs_recorded, graphs_replayed; /* lists of operators, */
+    uint64_t lists_eager;        /* and those that no graph was there for */
 } qr_metrics;
 QR_API void qr_get_metrics(const qr_engine *engine, qr_metrics *out);
 

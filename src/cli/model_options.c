@@ -47,6 +47,9 @@ qr_engine_options model_options_engine(const struct model_options *m)
     o.kv_ram_bytes = m->kv_ram_bytes;
     o.gpu_memory_utilization = m->gpu_utilization;
     o.indexer_logits_budget_mb = m->indexer_logits_mb;
+    o.cudagraph_mode = m->graph_mode;
+    o.level = m->level;
+    o.enforce_eager = m->eager;
     o.block_size = m->block_size;
     o.kv_cache_dtype = m->kv_cache_dtype;
     o.index_cache_dtype = m->index_cache_dtype;

@@ -23,16 +23,14 @@
     X(m, 10, "disaggregation", OPTION_STRING, "prefill|decode")                                                        \
     X(m, 11, "enable-eplb", OPTION_SET, "on")                                                                          \
     X(m, 12, "online-quantization", OPTION_STRING, "NAME")                                                             \
-    X(m, 13, "level", OPTION_STRING, "0|3")                                                                            \
-    X(m, 14, "cudagraph-mode", OPTION_STRING, "FULL|TR_HYBRID|NONE")                                                   \
-    X(m, 15, "cudagraph-capture-sizes", OPTION_STRING, "LIST")                                                         \
-    X(m, 16, "tp", OPTION_STRING, "N")                                                                                 \
-    X(m, 17, "ep", OPTION_STRING, "N")                                                                                 \
-    X(m, 18, "enable-expert-parallel", OPTION_SET, "on")                                                               \
-    X(m, 19, "export-hidden-states", OPTION_SET, "on")                                                                 \
-    X(m, 20, "fused-moe-communication", OPTION_SET, "on")                                                              \
-    X(m, 21, "index-query-grid", OPTION_STRING, "fp4|plane")
-enum { FEATURE_COUNT = 22 };
+    X(m, 13, "cudagraph-capture-sizes", OPTION_STRING, "LIST")                                                         \
+    X(m, 14, "tp", OPTION_STRING, "N")                                                                                 \
+    X(m, 15, "ep", OPTION_STRING, "N")                                                                                 \
+    X(m, 16, "enable-expert-parallel", OPTION_SET, "on")                                                               \
+    X(m, 17, "export-hidden-states", OPTION_SET, "on")                                                                 \
+    X(m, 18, "fused-moe-communication", OPTION_SET, "on")                                                              \
+    X(m, 19, "index-query-grid", OPTION_STRING, "fp4|plane")
+enum { FEATURE_COUNT = 20 };
 #define FEATURE_NAME(m, row, flag, kind_, value_) [row] = {flag, NULL},
 #define FEATURE_ROW(m, row, flag, kind_, value_)                                                                       \
     , {.name = flag, .kind = kind_, .target = &(m).features[row][1], .value = value_, .help = ""}
@@ -53,6 +51,8 @@ struct model_options {
     uint64_t kv_ram_bytes;
     double gpu_utilization;
     int indexer_logits_mb;
+    const char *level, *graph_mode;
+    bool eager;
     const char *kv_cache_dtype, *index_cache_dtype;
     const char *decoder_replay, *encoder_replay, *prefix_provenance;
     int max_prefill_rows, attn_chunk, long_prefill_cap, image_interval; /* the first -1: what decode leaves */
@@ -113,6 +113,11 @@ struct model_options {
     {.name = "max-num-batched-tokens", .kind = OPTION_INT, .target = &(m).max_num_batched_tokens, .value = "N",        \
      .help = "rows of a step; default 2048", .least = 1, .most = 1 << 20},                                             \
     CACHE_OPTIONS(m),                                                                                                  \
+    {.name = "cudagraph-mode", .kind = OPTION_STRING, .target = &(m).graph_mode, .value = "FULL|TR_HYBRID|NONE",       \
+     .help = "what a GPU records of steps: all (default), what is between attention, or nothing; changes no bit"},     \
+    {.name = "level", .kind = OPTION_STRING, .target = &(m).level, .value = "0|3",                                     \
+     .help = "0: operator by operator; 3: fused segments, the default of a GPU; changes no bit"},                      \
+    {.name = "enforce-eager", .kind = OPTION_FLAG, .target = &(m).eager, .help = "--cudagraph-mode NONE"},             \
     {.name = "decoder-replay", .kind = OPTION_CHOICE, .target = &(m).decoder_replay, .value = "exact|bounded|off",     \
      .help = "layers behind the last KV source run the rows that later results need (default), the last window alone, which " \
              "is an approximation, or every row"},                                                                     \

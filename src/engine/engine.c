@@ -126,6 +126,8 @@ static qr_status open_backend(struct qr_engine *engine, const struct engine_size
     TRY(backend_open(model->device, model->threads, &model->log, &engine->backend, err));
     if (engine->backend->hold && d->memory.total > 0)
         engine->backend->hold(engine->backend, device_plan_held(d, size->budget.pool.bytes), d->memory.score_band);
+    if (engine->backend->run_as)
+        engine->backend->run_as(engine->backend, &size->mode);
     return QR_OK;
 }
 

@@ -11,6 +11,7 @@
 #include "engine/device_size.h"
 #include "engine/constraint.h"
 #include "engine/draft_counts.h"
+#include "engine/modes.h"
 #include "engine/payoff.h"
 #include "engine/request.h"
 #include "engine/speculate.h"
@@ -225,6 +226,7 @@ struct engine_size {
     struct draft_choice drafts;
     struct workspace_sizes workspace; /* on the host, where the device has memory of its own */
     struct device_plan on_device;
+    struct run_mode mode;
     qr_plan_bytes bytes;
 };
 qr_status engine_size(const struct model_plan *plan, int64_t stored, const struct engine_place *place,

@@ -268,7 +268,8 @@ static int64_t cache_bytes(const qr_engine_options *o, int64_t available, int64_
 static void size_on_device(const struct model_plan *plan, const struct engine_size *size, const struct model_limits *m,
                            struct device_plan *d)
 {
-    const struct assembly_limits lists = assembly_limits_of(plan, size, m);
+    struct assembly_limits lists = assembly_limits_of(plan, size, m);
+    lists.blocks = lists.slots = 0; /* marks of a pool's pages are the host's */
     d->forward = model_workspace_bytes(plan, m);
     d->lists = assembly_bytes_for(&lists);
     d->drafts = runner_draft_bytes_for(&lists, m->max_draft_rows);
@@ -437,6 +438,7 @@ qr_status engine_size(const struct model_plan *plan, int64_t stored, const struc
             return st;
     }
     check_engine(plan, place, out, &broken);
+    out->mode = modes_choose(&out->options, backend_records(place->device), &broken);
     if (out->too_small)
         rules_join(&broken, &small);
     return rules_told(&broken, err);

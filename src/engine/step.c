@@ -155,10 +155,27 @@ static void note_spans(qr_metrics *m, const struct batch *batch)
     m->decode_requests += decoding;
 }
 
+/* The lock is held. */
+static void note_backend(struct qr_engine *engine)
+{
+    struct backend_counts c;
+    qr_metrics *m = &engine->metrics;
+    if (!engine->backend->count)
+        return;
+    engine->backend->count(engine->backend, &c);
+    m->device_bytes = (uint64_t)c.bytes;
+    m->device_bytes_most = (uint64_t)c.most_bytes;
+    m->weights_laid = (uint64_t)c.weights_laid;
+    m->graphs_recorded = (uint64_t)c.graphs_recorded;
+    m->graphs_replayed = (uint64_t)c.graphs_replayed;
+    m->lists_eager = (uint64_t)c.lists_eager;
+}
+
 static void note_step(struct qr_engine *engine, const struct batch *batch, qr_status st, double began, double spent)
 {
     pthread_mutex_lock(&engine->lock);
     note_queue(engine, batch, began);
+    note_backend(engine);
     qr_metrics *m = &engine->metrics;
     m->steps += batch->count > 0;
     m->step_seconds += spent;

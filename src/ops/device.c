@@ -182,6 +182,12 @@ qr_status backend_memory(const char *device, struct device_memory *out, qr_error
     return no_device(device, err);
 }
 
+bool backend_records(const char *device)
+{
+    const char *rest;
+    return kind_of(device, &rest) == DEVICE_CUDA;
+}
+
 bool backend_clamps_windows(const char *device)
 {
     const char *rest;

@@ -30,6 +30,9 @@ qr_status backend_memory(const char *device, struct device_memory *out, qr_error
  * device and is not counted. Fails as backend_name does. */
 qr_status backend_scratch(const char *device, int threads, const struct op_limits *limits, int64_t *bytes, qr_error *err);
 
+/* Whether the device's backend records lists of operators (runtime.md 8). False for what is no name of a device. */
+bool backend_records(const char *device);
+
 /* Whether everything of the device that reads windows begins them where a step says (op_attend.window_low): what bounded
  * replay needs (runtime.md 11, E27). False for what is no name of a device. */
 bool backend_clamps_windows(const char *device);

@@ -425,6 +425,18 @@ struct op_limits {
     int32_t max_rows, max_requests, max_positions;
 };
 
+/* How a backend that records runs lists of operators (runtime.md 8); the bits are the same. */
+enum graph_mode {
+    GRAPHS_FULL,   /* a step's list is one graph when it comes again */
+    GRAPHS_HYBRID, /* the lists between attention's operators are; those are started one by one */
+    GRAPHS_NONE    /* everything is started one by one */
+};
+struct run_mode {
+    enum graph_mode graphs;
+    bool fused; /* level 3: operators are joined where a kernel can do several, and side by side where they may; else level 0,
+                 * one by one in their order */
+};
+
 /* What a backend has done and holds, for metrics and tests. */
 struct backend_counts {
     int64_t bytes, most_bytes;   /* of its memory that are taken, and were at most */
@@ -464,6 +476,8 @@ struct backend {
     void (*rest_weights)(struct backend *);
     qr_status (*renew_weight)(struct backend *, struct weight *, const struct weight_spec *, qr_error *);
     void (*count)(const struct backend *, struct backend_counts *out);
+    /* Lists that follow run so; what is recorded is forgotten. At first: FULL, fused. NULL: it records nothing. */
+    void (*run_as)(struct backend *, const struct run_mode *mode);
 
 #define QR_OPERATORS(X)                                                                                                \
     X(embed) X(mhc_mix) X(collapse) X(expand) X(norm) X(quantize) X(linear) X(query) X(window_key) X(window_write)     \

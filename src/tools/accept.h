@@ -57,7 +57,7 @@ extern const struct accept_case accept_cases[];
 /* Whether the device can run bounded replay, and the model has something for it to cut (runtime.md 7.1, E26, E27). */
 bool accept_has_bounded(const struct accept *a);
 
-/* ---- the cases: accept_steps.c, accept_lives.c, accept_hits.c, accept_drafts.c, accept_soak.c,
+/* ---- the cases: accept_steps.c, accept_graphs.c, accept_lives.c, accept_hits.c, accept_drafts.c, accept_soak.c,
  * accept_static.c ---- */
 
 qr_status accept_chunks(struct accept *a, struct accept_figures *f, qr_error *err);     /* A01 */
@@ -72,6 +72,8 @@ qr_status accept_hits(struct accept *a, struct accept_figures *f, qr_error *err)
 qr_status accept_audit(struct accept *a, struct accept_figures *f, qr_error *err);      /* A10 */
 qr_status accept_last_chunk(struct accept *a, struct accept_figures *f, qr_error *err); /* A11 */
 qr_status accept_budget(struct accept *a, struct accept_figures *f, qr_error *err);     /* A12 */
+qr_status accept_graphs(struct accept *a, struct accept_figures *f, qr_error *err);     /* A13 */
+const char *accept_no_graphs(const struct accept *a);
 qr_status accept_garbage(struct accept *a, struct accept_figures *f, qr_error *err);    /* A14 */
 qr_status accept_wrap(struct accept *a, struct accept_figures *f, qr_error *err);       /* A15 */
 qr_status accept_drafts(struct accept *a, struct accept_figures *f, qr_error *err);     /* A16 */

@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "engine/model.h"
 #include "ops/device.h"
+#include "run/page_watch.h"
 
 static qr_status open_parts(struct lab *lab, qr_error *err)
 {
@@ -153,4 +154,35 @@ qr_status lab_poison(const struct lab *lab, bool pools, qr_error *err)
         st = lab->backend->fence(lab->backend, err);
     qr_free(pre_first);
     return st;
+}
+
+uint8_t *lab_pools(const struct lab *lab, qr_error *err)
+{
+    const struct model_cache cache = runner_cache(lab->runner);
+    uint8_t *copy = qr_malloc((size_t)cache.pool->bytes);
+    if (copy && lab_read(lab, copy, cache.base, cache.pool->bytes, err) != QR_OK) {
+        qr_free(copy);
+        copy = NULL;
+    }
+    return copy;
+}
+
+qr_status lab_others_unchanged(const struct lab *lab, const struct lab_request *q, const uint8_t *before, const uint8_t *after,
+                               qr_error *err)
+{
+    const struct model_cache cache = runner_cache(lab->runner);
+    const int64_t slot = cache.pool->state_offset, bytes = lab->geometry.state_bytes;
+    if (!before || !after)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for a copy of the pools");
+    for (block_id id = 0; id < LAB_BLOCKS; id++) {
+        bool own = false;
+        for (int32_t i = 0; i * lab->a->block < q->count; i++)
+            own |= q->blocks[i] == id;
+        if (!own && page_sum(&lab->geometry, cache.pool, before, id) != page_sum(&lab->geometry, cache.pool, after, id))
+            return qr_fail(err, QR_INTERNAL, "page %d, which no row names, was changed", id);
+    }
+    for (int32_t s = 0; s < LAB_SLOTS; s++)
+        if (s != q->slot && memcmp(before + slot + s * bytes, after + slot + s * bytes, (size_t)bytes) != 0)
+            return qr_fail(err, QR_INTERNAL, "slot %d, which no row names, was changed", s);
+    return QR_OK;
 }

@@ -47,4 +47,10 @@ qr_status lab_read(const struct lab *lab, void *out, const void *from, int64_t b
 /* The pools (where `pools`), and every buffer of a pass that a step must not read before it writes it, are NaN. */
 qr_status lab_poison(const struct lab *lab, bool pools, qr_error *err);
 
+/* A copy of the pools as they are; NULL, with `err` set, on failure. qr_free it. */
+uint8_t *lab_pools(const struct lab *lab, qr_error *err);
+/* Pages and slots that the request does not name are the same in two copies; NULL ones are a failure. */
+qr_status lab_others_unchanged(const struct lab *lab, const struct lab_request *q, const uint8_t *before, const uint8_t *after,
+                               qr_error *err);
+
 #endif

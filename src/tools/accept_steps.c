@@ -112,39 +112,6 @@ static qr_status check_zero(const struct lab *lab, const struct row_buffer *b, i
     return st;
 }
 
-/* Pools, as they are. */
-static uint8_t *pools_now(const struct lab *lab, qr_error *err)
-{
-    const struct model_cache cache = runner_cache(lab->runner);
-    uint8_t *copy = qr_malloc((size_t)cache.pool->bytes);
-    if (copy && lab_read(lab, copy, cache.base, cache.pool->bytes, err) != QR_OK) {
-        qr_free(copy);
-        copy = NULL;
-    }
-    return copy;
-}
-
-/* Pages and slots of nobody in the step are as they were. */
-static qr_status others_unchanged(const struct lab *lab, const struct lab_request *q, const uint8_t *before,
-                                  const uint8_t *after, qr_error *err)
-{
-    const struct model_cache cache = runner_cache(lab->runner);
-    const int64_t slot = cache.pool->state_offset, bytes = lab->geometry.state_bytes;
-    if (!before || !after)
-        return qr_fail(err, QR_NO_MEMORY, "no memory for a copy of the pools");
-    for (block_id id = 0; id < LAB_BLOCKS; id++) {
-        bool own = false;
-        for (int32_t i = 0; i * lab->a->block < q->count; i++)
-            own |= q->blocks[i] == id;
-        if (!own && page_sum(&lab->geometry, cache.pool, before, id) != page_sum(&lab->geometry, cache.pool, after, id))
-            return qr_fail(err, QR_INTERNAL, "page %d, which no row names, was changed", id);
-    }
-    for (int32_t s = 0; s < LAB_SLOTS; s++)
-        if (s != q->slot && memcmp(before + slot + s * bytes, after + slot + s * bytes, (size_t)bytes) != 0)
-            return qr_fail(err, QR_INTERNAL, "slot %d, which no row names, was changed", s);
-    return QR_OK;
-}
-
 static qr_status run_padded(struct lab *lab, const struct lab_request *whole, struct accept_figures *f, qr_error *err)
 {
     struct lab_request q = {0};
@@ -153,7 +120,7 @@ static qr_status run_padded(struct lab *lab, const struct lab_request *whole, st
     qr_status st = lab_request(lab, whole->tokens, whole->count, 1, true, &q, err);
     if (st == QR_OK)
         st = lab_poison(lab, true, err);
-    before = pools_now(lab, err);
+    before = lab_pools(lab, err);
     while (st == QR_OK && q.position < q.count) {
         const struct batch_span span = lab_span(lab, &q, least(37, q.count - q.position));
         st = clear_padding(lab, span.count, err);
@@ -164,9 +131,9 @@ static qr_status run_padded(struct lab *lab, const struct lab_request *whole, st
             st = check_zero(lab, &b[i], span.count, err);
         accept_count(f, "padding_rows", PADDING);
     }
-    after = pools_now(lab, err);
+    after = lab_pools(lab, err);
     if (st == QR_OK)
-        st = others_unchanged(lab, &q, before, after, err);
+        st = lab_others_unchanged(lab, &q, before, after, err);
     if (st == QR_OK)
         st = lab_same(lab, whole, &q, "with padding rows behind", err);
     qr_free(before);

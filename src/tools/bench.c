@@ -261,7 +261,8 @@ static qr_status bench_rows(const struct bench_options *o, qr_error *err)
 
 #define ALL_TAKE " json quiet log-level "
 #define MACHINE_TAKES " device threads "
-#define CACHE_TAKES "kv-ram-bytes gpu-memory-utilization indexer-logits-budget-mb "
+#define CACHE_TAKES                                                                                                    \
+    "kv-ram-bytes gpu-memory-utilization indexer-logits-budget-mb cudagraph-mode level enforce-eager "
 /* Of steps without an engine around them (tools/opened.h). */
 #define STEPS_TAKE MACHINE_TAKES "model profile max-model-len " CACHE_TAKES "block-size kv-cache-dtype index-cache-dtype "
 /* Of engines: all but the lengths and places that a measurement sets by itself. */

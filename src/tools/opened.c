@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "cli/plan.h"
 #include "engine/model.h"
+#include "engine/modes.h"
 #include "ops/device.h"
 #include "plan/settle.h"
 #include "tools/open_map.h"
@@ -88,6 +89,16 @@ qr_status opened_plan(const struct opened *o, const struct model_options *m, con
 
 /* ---- loading ---- */
 
+/* Steps run as the options say; what they must not say was refused with the plan. */
+static void run_as(const struct opened *o, const struct model_options *m)
+{
+    struct rule_list broken = {.used = 0};
+    const qr_engine_options engine = model_options_engine(m);
+    const struct run_mode mode = modes_choose(&engine, backend_records(m->device), &broken);
+    if (o->backend->run_as)
+        o->backend->run_as(o->backend, &mode);
+}
+
 qr_status opened_load(struct opened *o, const struct model_options *m, const struct runner_options *steps, qr_error *err)
 {
     const struct qr_log log = model_options_log(m);
@@ -98,6 +109,7 @@ qr_status opened_load(struct opened *o, const struct model_options *m, const str
         TRY(plan_make(&o->config, o->plan.profile, &o->plan, err));
     TRY(open_token_map(m->model, &o->config, &log, &o->map, err));
     TRY(backend_open(m->device, m->threads, &log, &o->backend, err));
+    run_as(o, m);
     return runner_open(o->checkpoint, &o->plan, &o->geometry, o->backend, o->config.n_engram > 0 ? &o->map : NULL, steps,
                        &o->runner, err);
 }

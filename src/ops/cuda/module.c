@@ -147,6 +147,8 @@ static void hold_at_most(struct backend *b, int64_t bytes, int64_t score_bytes)
     cuda_of(b)->score_band = score_bytes > 0 && score_bytes < SCRATCH_BYTES ? score_bytes : SCRATCH_BYTES;
 }
 
+static void run_as(struct backend *b, const struct run_mode *mode) { record_run_as(cuda_of(b), mode); }
+
 static void count(const struct backend *b, struct backend_counts *out)
 {
     const struct cuda_backend *cuda = b->self;
@@ -403,6 +405,7 @@ static void install(struct backend *b)
     b->rest_weights = cuda_rest_weights;
     b->renew_weight = cuda_renew_weight;
     b->count = count;
+    b->run_as = run_as;
     record_install(b);
 }
 

@@ -8,10 +8,11 @@
 
 enum {
     FIRST_ROOM = 1 << 20,
-    GRAPHS = 48, /* kept at once */
-    SEEN = 256,  /* lists remembered by their hash, to be recorded when they come again */
-    FEWEST = 8,  /* operators in a list that is worth a graph */
-    GRAPH_BYTES = 4 << 20 /* of device memory for one */
+    GRAPHS = 1024,       /* kept at once, */
+    GRAPH_STARTS = 49152, /* with so many starts together */
+    SEEN = 4096,         /* lists remembered by their hash, to be recorded when they come again */
+    FEWEST = 8,          /* operators in a list that is worth a graph */
+    START_BYTES = 6144   /* of device memory for a start of a graph */
 };
 
 /* ---- what an operator holds ---- */
@@ -43,8 +44,8 @@ struct entry {
 struct kept_graph {
     cudaGraphExec_t graph; /* NULL: empty */
     uint8_t *list;
-    size_t used;
-    uint64_t hash, stamp;
+    size_t used, starts;
+    uint64_t stamp;
 };
 
 struct recorder {
@@ -54,6 +55,9 @@ struct recorder {
     size_t count, most;
     size_t step; /* place of the last step, 0: none */
     struct kept_graph kept[GRAPHS];
+    uint64_t hash[GRAPHS]; /* of their lists; 0: empty */
+    size_t starts;         /* of all that are kept */
+    struct run_mode mode;
     uint64_t seen[SEEN], stamp;
     int64_t recorded, replayed, eager; /* lists */
 };
@@ -275,6 +279,8 @@ static void join(const struct recorder *r, size_t i, struct joined *j)
     j->count = 1;
     j->at[0] = i;
     j->number[0] = read_entry(r, i, &j->op[0]);
+    if (!r->mode.fused)
+        return;
     if (j->number[0] == OP_attend)
         join_turn(r, j);
     if (j->number[0] == OP_route)
@@ -338,11 +344,14 @@ static uint64_t hash_of(const uint8_t *bytes, size_t n)
     return h ? h : 1;
 }
 
-static void drop_graph(struct kept_graph *k)
+static void drop_graph(struct recorder *r, int i)
 {
+    struct kept_graph *k = &r->kept[i];
     if (k->graph)
         (void)cudaGraphExecDestroy(k->graph);
     qr_free(k->list);
+    r->starts -= k->starts;
+    r->hash[i] = 0;
     *k = (struct kept_graph){.graph = NULL};
 }
 
@@ -350,7 +359,7 @@ static struct kept_graph *find_graph(struct recorder *r, uint64_t hash)
 {
     for (int i = 0; i < GRAPHS; i++) {
         struct kept_graph *k = &r->kept[i];
-        if (k->graph && k->hash == hash && k->used == r->used && memcmp(k->list, r->list, r->used) == 0)
+        if (r->hash[i] == hash && k->used == r->used && memcmp(k->list, r->list, r->used) == 0)
             return k;
     }
     return NULL;
@@ -514,7 +523,7 @@ static qr_status capture_ordered(struct cuda_backend *cuda, struct capturing *c,
     if (st == QR_OK)
         st = cuda_check(ended, "graph", err);
     /* where there are too many edges to tell, the chain is an order too */
-    return st == QR_OK && u.longest > 0 ? loosen(cuda, *graph, c, err) : st;
+    return st == QR_OK && u.longest > 0 && cuda->recorder->mode.fused ? loosen(cuda, *graph, c, err) : st;
 }
 
 /* The list as a graph. */
@@ -537,16 +546,30 @@ static qr_status capture(struct cuda_backend *cuda, cudaGraph_t *graph, qr_error
     return st;
 }
 
-/* The list as a graph ready to run, in the place of the one that was not used for longest. NULL with `err` set on
- * failure. */
+/* A place for a graph of so many starts: those that were not used for longest go. */
+static int make_place(struct recorder *r, size_t starts)
+{
+    for (;;) {
+        int oldest = -1, empty = -1;
+        for (int i = 0; i < GRAPHS; i++) {
+            if (!r->kept[i].graph)
+                empty = i;
+            else if (oldest < 0 || r->kept[i].stamp < r->kept[oldest].stamp)
+                oldest = i;
+        }
+        if (empty >= 0 && (oldest < 0 || r->starts + starts <= GRAPH_STARTS))
+            return empty;
+        drop_graph(r, oldest);
+    }
+}
+
+/* The list as a graph ready to run. NULL with `err` set on failure. */
 static struct kept_graph *record_graph(struct cuda_backend *cuda, uint64_t hash, qr_error *err)
 {
     struct recorder *r = cuda->recorder;
-    struct kept_graph *k = r->kept;
+    const int place = make_place(r, r->count);
+    struct kept_graph *k = &r->kept[place];
     cudaGraph_t graph = NULL;
-    for (int i = 1; i < GRAPHS; i++)
-        k = r->kept[i].stamp < k->stamp ? &r->kept[i] : k;
-    drop_graph(k);
     qr_status st = capture(cuda, &graph, err);
     if (st == QR_OK)
         st = cuda_check(cudaGraphInstantiate(&k->graph, graph, 0), "graph", err);
@@ -556,12 +579,14 @@ static struct kept_graph *record_graph(struct cuda_backend *cuda, uint64_t hash,
     if (!k->list) {
         if (st == QR_OK)
             qr_fail(err, QR_NO_MEMORY, "no memory to keep a graph");
-        drop_graph(k);
+        drop_graph(r, place);
         return NULL;
     }
     memcpy(k->list, r->list, r->used);
     k->used = r->used;
-    k->hash = hash;
+    k->starts = r->count;
+    r->starts += r->count;
+    r->hash[place] = hash;
     r->recorded++;
     return k;
 }
@@ -575,7 +600,7 @@ static qr_status start_eagerly(struct cuda_backend *cuda, qr_error *err)
 static qr_status start_list(struct cuda_backend *cuda, qr_error *err)
 {
     struct recorder *r = cuda->recorder;
-    if (r->count < FEWEST)
+    if (r->count < FEWEST || r->mode.graphs == GRAPHS_NONE)
         return start_eagerly(cuda, err);
     uint64_t hash = hash_of(r->list, r->used);
     struct kept_graph *k = find_graph(r, hash);
@@ -607,21 +632,29 @@ void record_count(const struct recorder *r, struct backend_counts *out)
     *out = (struct backend_counts){.graphs_recorded = r->recorded, .graphs_replayed = r->replayed, .lists_eager = r->eager};
 }
 
-int64_t record_graph_bytes(void) { return (int64_t)GRAPHS * GRAPH_BYTES; }
+int64_t record_graph_bytes(void) { return (int64_t)GRAPH_STARTS * START_BYTES; }
 
 void record_forget(struct cuda_backend *cuda)
 {
     struct recorder *r = cuda->recorder;
     for (int i = 0; r && i < GRAPHS; i++)
-        drop_graph(&r->kept[i]);
+        drop_graph(r, i);
     if (r)
         memset(r->seen, 0, sizeof r->seen);
+}
+
+void record_run_as(struct cuda_backend *cuda, const struct run_mode *mode)
+{
+    (void)record_flush(cuda, NULL);
+    record_forget(cuda);
+    cuda->recorder->mode = *mode;
 }
 
 qr_status record_open(struct recorder **out, qr_error *err)
 {
     struct recorder *r = qr_calloc(1, sizeof *r);
     if (r && (r->list = qr_calloc(FIRST_ROOM, 1))) {
+        r->mode = (struct run_mode){.graphs = GRAPHS_FULL, .fused = true};
         r->room = FIRST_ROOM;
         list_clear(r);
         *out = r;
@@ -636,7 +669,7 @@ void record_close(struct recorder *r)
     if (!r)
         return;
     for (int i = 0; i < GRAPHS; i++)
-        drop_graph(&r->kept[i]);
+        drop_graph(r, i);
     qr_free(r->list);
     qr_free(r->places);
     qr_free(r);
@@ -644,13 +677,28 @@ void record_close(struct recorder *r)
 
 /* ---- what the backend is called with ---- */
 
+static bool is_attention(enum op_number number) { return number == OP_attend || number == OP_index_select; }
+
+/* In hybrid mode attention ends a list and is no part of the next: what follows is written down anew. */
+static qr_status take_down(struct backend *b, enum op_number number, const void *op, qr_error *err)
+{
+    struct cuda_backend *cuda = cuda_of(b);
+    union any_op alone;
+    if (cuda->recorder->mode.graphs != GRAPHS_HYBRID || !is_attention(number))
+        return write_down(b, number, op, err);
+    TRY(record_flush(cuda, err));
+    TRY(cuda_enter(cuda, err));
+    memcpy(alone.bytes, op, inside[number].bytes);
+    return start_one(cuda, number, &alone, err);
+}
+
 /* An empty list of rows is no work: only its arguments are looked at, now. */
 #define RECORD(NAME)                                                                             \
     static qr_status record_##NAME(struct backend *b, const struct op_##NAME *op, qr_error *err) \
     {                                                                                            \
         if (op->rows.count == 0)                                                                 \
             return cuda_##NAME(b, op, err);                                                      \
-        return write_down(b, OP_##NAME, op, err);                                                \
+        return take_down(b, OP_##NAME, op, err);                                                 \
     }
 #define RECORDED(X)                                                                                                  \
     X(embed)                                                                                                         \

@@ -1,0 +1,97 @@
+/* label: release */
+/* What an engine takes of a device is what it planned; and behind a sleep every tensor is laid out once more, and what was
+ * recorded is replayed (runtime.md 2.10, 12.2). Without a device: a visible skip. */
+#include "engine/engine.h"
+#include "support/engines.h"
+#include "support/support.h"
+
+static struct opened open_tiny(const char *model)
+{
+    qr_engine_options o = QR_ENGINE_OPTIONS;
+    o.kv_ram_bytes = 64 << 20;
+    o.max_model_len = 512;
+    o.max_num_seqs = 2;
+    return engine_open(model, "cuda", 1, &o);
+}
+
+static struct reply answer(const struct opened *o)
+{
+    int32_t tokens[40];
+    qr_request q = QR_REQUEST;
+    for (int i = 0; i < 40; i++)
+        tokens[i] = 3 + i * 7 % 200;
+    q.tokens = tokens;
+    q.token_count = 40;
+    q.max_tokens = 24;
+    q.ignore_eos = true;
+    q.logprobs = 2;
+    return reply_of(o, &q);
+}
+
+static qr_metrics metrics_of(const struct opened *o)
+{
+    qr_metrics m = {.size = sizeof m};
+    qr_get_metrics(o->engine, &m);
+    return m;
+}
+
+static void no_more_is_taken_than_planned(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"models/tiny-v41", "models/tiny-v4"};
+    for (int i = 0; i < 2; i++) {
+        struct opened o = open_tiny(models[i]);
+        qr_plan_bytes plan;
+        struct reply r = answer(&o);
+        const qr_metrics m = metrics_of(&o);
+        qr_engine_get_plan(o.engine, &plan);
+        const uint64_t planned = plan.device_weights + plan.device_workspace + plan.pages + plan.states + (32 << 20);
+        assert_true(m.device_bytes_most > 0 && m.device_bytes_most <= planned);
+        assert_true(planned - m.device_bytes_most < 80 << 20); /* staging, chunks and blocks of vectors */
+        reply_free(&r);
+        engine_close(&o);
+    }
+}
+
+static void buffers_and_graphs_survive_a_sleep_and_tensors_come_back_once(void **state)
+{
+    (void)state;
+    struct opened o = open_tiny("models/tiny-v41");
+    qr_error err = {0};
+    struct reply first = answer(&o), second = answer(&o);
+    const qr_metrics before = metrics_of(&o);
+    assert_true(before.weights_laid > 0 && before.graphs_replayed > 0);
+    for (unsigned tags = QR_SLEEP_WEIGHTS; tags <= (QR_SLEEP_WEIGHTS | QR_SLEEP_KV_CACHE); tags++) {
+        const qr_metrics awake = metrics_of(&o);
+        if (qr_engine_sleep(o.engine, tags, &err) != QR_OK || qr_engine_wake(o.engine, tags, &err) != QR_OK)
+            fail_msg("%s", err.message);
+        struct reply again = answer(&o), more = answer(&o);
+        const qr_metrics m = metrics_of(&o);
+        assert_same_reply(&first, &again, "behind a sleep");
+        assert_same_reply(&second, &more, "behind a sleep, from the cache");
+        assert_int_equal(m.weights_laid, awake.weights_laid + (tags & QR_SLEEP_WEIGHTS ? before.weights_laid : 0));
+        if (tags == QR_SLEEP_WEIGHTS || tags == QR_SLEEP_KV_CACHE)
+            assert_int_equal(m.graphs_recorded, awake.graphs_recorded);
+        assert_int_equal(m.device_bytes, before.device_bytes);
+        reply_free(&again);
+        reply_free(&more);
+    }
+    reply_free(&first);
+    reply_free(&second);
+    engine_close(&o);
+}
+
+int main(void)
+{
+    char name[64];
+    qr_error err = {0};
+    if (backend_name("cuda", name, sizeof name, &err) != QR_OK) {
+        print_message("skipped: %s\n", err.message);
+        return 77;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_more_is_taken_than_planned),
+        cmocka_unit_test(buffers_and_graphs_survive_a_sleep_and_tensors_come_back_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
