@@ -44,7 +44,8 @@ static void plan_bytes(struct inspection *i)
                      {"scheduler and prefix index", size->workspace.scheduler},
                      {"tokens and pages of requests", size->workspace.requests},
                      {"drafts", size->workspace.drafts}};
-    for (size_t w = 0; w < sizeof workspace / sizeof *workspace; w++)
+    const size_t on_device = size->on_device.memory.total > 0 ? 2 : 0; /* of the list above, and told with the device */
+    for (size_t w = on_device; w < sizeof workspace / sizeof *workspace; w++)
         byte_plan_add(&i->bytes, BYTES_WORKSPACE, workspace[w].name, 1, workspace[w].bytes);
 }
 

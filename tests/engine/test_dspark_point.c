@@ -52,6 +52,7 @@ static struct opened open_point(const char *dir, const char *profile, const char
     struct opened o;
     qr_error err = {0};
     model.profile = profile;
+    model.device = getenv("QUIRE_TEST_DEVICE"); /* NULL: the CPU */
     model.threads = 2;
     options.method = method;
     options.draft_width = width;
