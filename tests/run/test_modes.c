@@ -1,4 +1,4 @@
-/* label: release A13 A14 */
+/* label: full A13 A14 */
 /* However a device runs its steps, recorded or not, fused or not, requests get the same bits (runtime.md 8). On a device that
  * records nothing there is one way, and what is held is that padding and garbage change nothing there. The names of tests
  * hold the known failures (runtime.md 15) that they are about. */
