@@ -1,3 +1,4 @@
+/* label: release */
 /* The byte plan of a device with memory of its own (runtime.md 2.10), on devices that do not exist. */
 #include "engine/engine.h"
 #include "ops/weight_spec.h"
