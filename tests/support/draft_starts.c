@@ -227,7 +227,7 @@ void draft_starts(const struct draft_starts_world *w, const int32_t *suffixes, i
         sched_set_costs(run.o.engine->sched, &every_image_pays);
     if (bounded) {
         struct draft_starts_world other = *w;
-        other.rows = w->rows ? w->rows : 2 * (w->block ? w->block : 128) + 44; /* the least that bounded replay takes, and a few */
+        other.rows = w->rows ? w->rows : 2 * (w->block ? w->block : 128) + 80; /* what bounded replay takes beside decode rows, and a few */
         other.disturbed = false;
         open_side(&control, w, w->decoder, w->encoder, false, false);
         open_side(&twin, &other, w->decoder, w->encoder, false, true);
