@@ -14,19 +14,23 @@ static struct opened open_tiny(const char *model)
     return engine_open(model, "cuda", 1, &o);
 }
 
-static struct reply answer(const struct opened *o)
+enum { LONGEST = 120 };
+
+static struct reply answer_to(const struct opened *o, int32_t count)
 {
-    int32_t tokens[40];
+    int32_t tokens[LONGEST];
     qr_request q = QR_REQUEST;
-    for (int i = 0; i < 40; i++)
-        tokens[i] = 3 + i * 7 % 200;
+    for (int i = 0; i < LONGEST; i++)
+        tokens[i] = 3 + (i * 7 + count) % 200;
     q.tokens = tokens;
-    q.token_count = 40;
+    q.token_count = (size_t)count;
     q.max_tokens = 24;
     q.ignore_eos = true;
     q.logprobs = 2;
     return reply_of(o, &q);
 }
+
+static struct reply answer(const struct opened *o) { return answer_to(o, 40); }
 
 static qr_metrics metrics_of(const struct opened *o)
 {
@@ -81,6 +85,41 @@ static void buffers_and_graphs_survive_a_sleep_and_tensors_come_back_once(void *
     engine_close(&o);
 }
 
+/* A prompt of every length is a list of its own, recorded when it comes again. */
+static void recorded_steps_take_no_more_than_planned(void **state)
+{
+    (void)state;
+    qr_engine_options options = QR_ENGINE_OPTIONS;
+    options.kv_ram_bytes = 64 << 20;
+    options.max_model_len = 512;
+    options.no_prefix_caching = true;
+    struct opened o = engine_open("models/tiny-v41", "cuda", 1, &options);
+    struct device_memory before, after;
+    qr_plan_bytes plan;
+    qr_error err = {0};
+    struct reply r;
+    for (int i = 0; i < 3; i++) {
+        r = answer(&o);
+        reply_free(&r);
+    }
+    const qr_metrics first = metrics_of(&o);
+    qr_engine_get_plan(o.engine, &plan);
+    must(backend_memory("cuda", &before, &err), &err);
+    for (int32_t count = 50; count < 50 + 60; count++)
+        for (int twice = 0; twice < 2; twice++) {
+            r = answer_to(&o, count);
+            reply_free(&r);
+        }
+    must(backend_memory("cuda", &after, &err), &err);
+    const qr_metrics last = metrics_of(&o);
+    const int64_t graphs = (int64_t)(last.graphs_recorded - first.graphs_recorded), taken = before.free - after.free;
+    print_message("%lld recorded lists took %lld bytes\n", (long long)graphs, (long long)taken);
+    assert_true(graphs >= 60);
+    assert_int_equal(last.device_bytes, first.device_bytes);
+    assert_true(taken <= (int64_t)plan.device_graphs);
+    engine_close(&o);
+}
+
 int main(void)
 {
     char name[64];
@@ -91,6 +130,7 @@ int main(void)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_more_is_taken_than_planned),
+        cmocka_unit_test(recorded_steps_take_no_more_than_planned),
         cmocka_unit_test(buffers_and_graphs_survive_a_sleep_and_tensors_come_back_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
