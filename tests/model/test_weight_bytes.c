@@ -1,3 +1,4 @@
+/* label: release */
 /* What a device's weights are planned to take is what opening them prepares, to the byte. */
 #include "support/support.h"
 
