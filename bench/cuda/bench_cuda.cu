@@ -1,5 +1,6 @@
 /* What the CUDA backend's streaming operators reach beside the memory they read: products of FP8 and FP4 weights at the
- * released widths, experts, attention. The bound is read in the same run. Arguments name the parts to run; none: all.
+ * released widths, experts, attention. The bound is read in the same run. Arguments name the parts to run (linear, expert,
+ * attend, or a word of a line's name); none: all.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -174,12 +175,27 @@ static void flops_line(const char *name, int rows, double flops, double seconds)
            flops / seconds / 1e12);
 }
 
-static const int32_t row_counts[] = {1, 2, 6, 8, 16, 32, 64, 256};
+static const int32_t row_counts[] = {1, 8, 16, 32, 64, 128, 256};
+static const int32_t many_rows[] = {1024, 4096};
+
+/* The arguments: what to run. */
+static int n_words;
+static char **words;
+
+static bool wanted(const char *part, const char *name)
+{
+    for (int i = 0; i < n_words; i++)
+        if (strcmp(words[i], part) == 0 || strstr(name, words[i]))
+            return true;
+    return n_words == 0;
+}
 
 /* ---- products ---- */
 
 static void bench_linear(const char *name, enum weight_format format, int32_t n, int32_t k, int32_t splits)
 {
+    if (!wanted("linear", name))
+        return;
     const bool fp4 = format == WEIGHT_FP4, fp8 = format == WEIGHT_FP8;
     int64_t values = (int64_t)n * k / (fp4 ? 2 : 1) * (format == WEIGHT_BF16 ? 2 : 1);
     int64_t scales = fp4 ? (int64_t)n * k / 32 : fp8 ? (int64_t)(n / 32) * (k / 32) : 0;
@@ -211,7 +227,8 @@ static void bench_linear(const char *name, enum weight_format format, int32_t n,
     int calls = copies < 8 ? 8 : copies;
     for (int32_t rows : row_counts)
         line(name, rows, (double)(values + scales), run(rows, calls));
-    flops_line(name, 4096, 2.0 * 4096 * n * k, run(4096, 8));
+    for (int32_t rows : many_rows)
+        flops_line(name, rows, 2.0 * rows * n * k, run(rows, 8));
     for (int i = 0; i < copies; i++)
         gpu->release_weight(gpu, w[i]);
     gpu->release(gpu, in.codes), gpu->release(gpu, in.scales), gpu->release(gpu, out.codes);
@@ -222,7 +239,9 @@ static void bench_linear(const char *name, enum weight_format format, int32_t n,
 static void bench_experts(const char *name, int32_t experts, int32_t active, int32_t hidden, int32_t inner,
                           int32_t block)
 {
-    enum { MOST_ROWS = 256, CALLS = 24 };
+    enum { MOST_ROWS = 4096, CALLS = 24 };
+    if (!wanted("expert", name))
+        return;
     static const struct weight *w1[512], *w2[512], *w3[512];
     int64_t values = (int64_t)hidden * inner / 2, scales = values / 16;
     uint8_t *codes = bytes_of(values, false), *factors = scales_of(scales);
@@ -238,11 +257,12 @@ static void bench_experts(const char *name, int32_t experts, int32_t active, int
     for (int i = 0; i < MOST_ROWS * 16; i++)
         weight[i] = 0.1f;
     float *device_weight = (float *)device(weight, MOST_ROWS * 16 * 4);
-    for (int32_t rows : row_counts) {
+    int32_t *host = (int32_t *)malloc(MOST_ROWS * 16 * 4);
+    auto run = [&](int32_t rows) {
+        const int calls = rows > 256 ? 4 : (int)CALLS;
         double distinct = 0;
         int32_t *idx[CALLS];
-        for (int c = 0; c < CALLS; c++) {
-            int32_t host[MOST_ROWS * 16];
+        for (int c = 0; c < calls; c++) {
             static bool seen[512];
             memset(seen, 0, sizeof seen);
             for (int r = 0; r < rows; r++)
@@ -259,15 +279,22 @@ static void bench_experts(const char *name, int32_t experts, int32_t active, int
                 }
             idx[c] = (int32_t *)device(host, rows * active * 4);
         }
-        double seconds = seconds_of(CALLS, [&](int i) {
+        double seconds = seconds_of(calls, [&](int i) {
             struct op_expert op = {{NULL, rows}, x,  idx[i], device_weight, experts, active,
                                    w1,           w2, w3,     10.0f,         false,   out};
             MUST(gpu->expert(gpu, &op, err));
         });
-        line(name, rows, distinct / CALLS * 3.0 * (double)(values + scales), seconds);
-        for (int c = 0; c < CALLS; c++)
+        line(name, rows, distinct / calls * 3.0 * (double)(values + scales), seconds);
+        if (rows > 256)
+            flops_line(name, rows, 6.0 * rows * active * hidden * inner, seconds);
+        for (int c = 0; c < calls; c++)
             gpu->release(gpu, idx[c]);
-    }
+    };
+    for (int32_t rows : row_counts)
+        run(rows);
+    for (int32_t rows : many_rows)
+        run(rows);
+    free(host);
     for (int32_t e = 0; e < experts; e++) {
         gpu->release_weight(gpu, (struct weight *)w1[e]);
         gpu->release_weight(gpu, (struct weight *)w2[e]);
@@ -282,6 +309,8 @@ static void bench_experts(const char *name, int32_t experts, int32_t active, int
 static void bench_attend(const char *name, int32_t visible, int32_t topk)
 {
     enum { HEADS = 64, DIM = 512, WINDOW = 128, MOST_ROWS = 64, CALLS = 16, BLOCK_ROWS = 32 };
+    if (!wanted("attend", name))
+        return;
     static const int32_t counts[] = {1, 8, 64};
     int32_t blocks = (visible + BLOCK_ROWS - 1) / BLOCK_ROWS, kept = topk ? topk : 1;
     int32_t host[MOST_ROWS], position[MOST_ROWS], ones[MOST_ROWS + 1], many[MOST_ROWS];
@@ -337,40 +366,28 @@ static void bench_attend(const char *name, int32_t visible, int32_t topk)
     free(table), free(ids), free(keys);
 }
 
-static bool wanted(int argc, char **argv, const char *part)
-{
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], part) == 0)
-            return true;
-    return argc < 2;
-}
-
 int main(int argc, char **argv)
 {
     static struct model_plan plan;
+    words = argv + 1;
+    n_words = argc - 1;
     int64_t bytes;
     MUST(backend_cuda_open(NULL, NULL, &gpu, err));
     plan.config.hidden_size = 32768;
     struct op_limits limits = {&plan, 4096, 64, 1 << 20};
     MUST(gpu->reserve(gpu, &limits, &bytes, err));
     measure_read();
-    if (wanted(argc, argv, "linear")) {
-        bench_linear("FP8 wq_b 32768 x 1280", WEIGHT_FP8, 32768, 1280, 1);
-        bench_linear("FP8 wo_b 5120 x 8192", WEIGHT_FP8, 5120, 8192, 8);
-        bench_linear("FP8 wq_a 1280 x 5120", WEIGHT_FP8, 1280, 5120, 1);
-        bench_linear("FP8 131072 x 5120", WEIGHT_FP8, 131072, 5120, 1);
-        bench_linear("FP4 131072 x 5120", WEIGHT_FP4, 131072, 5120, 1);
-        bench_linear("FP4 131072 x 2304", WEIGHT_FP4, 131072, 2304, 1);
-        bench_linear("BF16 head 129280 x 5120", WEIGHT_BF16, 129280, 5120, 1);
-    }
-    if (wanted(argc, argv, "expert")) {
-        bench_experts("experts V4.1 384 x 6, 5120, 2304", 384, 6, 5120, 2304, 32);
-        bench_experts("experts V4 256 x 6, 4096, 2048", 256, 6, 4096, 2048, 128);
-    }
-    if (wanted(argc, argv, "attend")) {
-        bench_attend("attend 128 + 512 chosen", 32768, 512);
-        bench_attend("attend 128 + 2048 rows", 2048, 0);
-    }
+    bench_linear("FP8 wq_b 32768 x 1280", WEIGHT_FP8, 32768, 1280, 1);
+    bench_linear("FP8 wo_b 5120 x 8192", WEIGHT_FP8, 5120, 8192, 8);
+    bench_linear("FP8 wq_a 1280 x 5120", WEIGHT_FP8, 1280, 5120, 1);
+    bench_linear("FP8 131072 x 5120", WEIGHT_FP8, 131072, 5120, 1);
+    bench_linear("FP4 131072 x 5120", WEIGHT_FP4, 131072, 5120, 1);
+    bench_linear("FP4 131072 x 2304", WEIGHT_FP4, 131072, 2304, 1);
+    bench_linear("BF16 head 129280 x 5120", WEIGHT_BF16, 129280, 5120, 1);
+    bench_experts("experts V4.1 384 x 6, 5120, 2304", 384, 6, 5120, 2304, 32);
+    bench_experts("experts V4 256 x 6, 4096, 2048", 256, 6, 4096, 2048, 128);
+    bench_attend("attend 128 + 512 chosen", 32768, 512);
+    bench_attend("attend 128 + 2048 rows", 2048, 0);
     gpu->close(gpu);
     return 0;
 }

@@ -249,7 +249,7 @@ static void check_closeness(const struct test_case *c, uint8_t *const *all)
 
 static void check_case(const struct test_case *c)
 {
-    static const int32_t counts[] = {1, 2, 7, 8, 9, 17, 64};
+    static const int32_t counts[] = {1, 2, 7, 8, 9, 17, 50, 64};
     uint8_t *all[4] = {0};
     struct buffer *index = room(ROWS * 4);
 
@@ -468,6 +468,46 @@ static void experts_keep_a_row_and_stay_near_the_reference(void **state)
     expert_case("shared FP8", WEIGHT_FP8, 5120, 288, 32, true);
 }
 
+/* Rows and columns enough for the product of many rows, against the same rows among few. */
+static void check_many(enum weight_format format, enum act_format in, int32_t n, int32_t many)
+{
+    enum { K = 320, SOME = 6 };
+    const int32_t firsts[] = {0, many / 2 - 3, many - SOME};
+    size_t bytes = (size_t)many * (size_t)n * 4;
+    struct buffer *x = in == ACT_Q8 ? codes((int64_t)many * K, true) : normal_bf16((int64_t)many * K, 1);
+    struct buffer *scale = in == ACT_Q8 ? scales((int64_t)many * K / 32, 112, 8) : NULL, *index = room(SOME * 4);
+    struct buffer *all = room(bytes), *some = room(bytes);
+    struct op_linear op = {.rows = {NULL, many},
+                           .in = act(in, x, scale, K, 32, GPU),
+                           .weight = weights_of(GPU, weight(format, n, K, format == WEIGHT_BF16 ? 0 : 32, 1)),
+                           .out = act(ACT_F32, all, NULL, n, 0, GPU)};
+    MUST(rig.gpu->linear(rig.gpu, &op, err));
+    MUST(rig.gpu->download(rig.gpu, all->host, all->device, (int64_t)all->bytes, err));
+    op.out = act(ACT_F32, some, NULL, n, 0, GPU);
+    for (size_t i = 0; i < sizeof firsts / sizeof *firsts; i++) {
+        op.rows = list_of(index, firsts[i], SOME);
+        MUST(rig.gpu->linear(rig.gpu, &op, err));
+        MUST(rig.gpu->download(rig.gpu, some->host, some->device, (int64_t)some->bytes, err));
+        MUST(rig.gpu->fence(rig.gpu, err));
+        size_t at = (size_t)firsts[i] * (size_t)n * 4;
+        assert_memory_equal(some->host + at, all->host + at, SOME * (size_t)n * 4);
+    }
+}
+
+static void a_row_among_thousands_is_that_row_among_few(void **state)
+{
+    static const struct {
+        enum weight_format format;
+        enum act_format in;
+    } kinds[] = {{WEIGHT_FP8, ACT_Q8}, {WEIGHT_FP4, ACT_Q8}, {WEIGHT_BF16, ACT_BF16}};
+    (void)state;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) { /* blocks of 128, 64 and 32 rows */
+        check_many(kinds[i].format, kinds[i].in, 520, 2300);
+        check_many(kinds[i].format, kinds[i].in, 17032, 50);
+        check_many(kinds[i].format, kinds[i].in, 17032, 20);
+    }
+}
+
 static void small_operators_keep_a_row_and_stay_near_the_reference(void **state)
 {
     (void)state;
@@ -670,6 +710,7 @@ int main(void)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(products_keep_a_row_and_stay_near_the_reference, release_rig),
+        cmocka_unit_test_teardown(a_row_among_thousands_is_that_row_among_few, release_rig),
         cmocka_unit_test_teardown(experts_keep_a_row_and_stay_near_the_reference, release_rig),
         cmocka_unit_test_teardown(small_operators_keep_a_row_and_stay_near_the_reference, release_rig),
         cmocka_unit_test_teardown(attention_keeps_a_row_and_stays_near_the_reference, release_rig),

@@ -33,7 +33,6 @@ struct weight_view {
     int64_t pitch;
     int32_t n, k, tile, scale_cols;
     bool large_scales; /* some are beyond what one factor holds (product.cuh) */
-    bool row_parallel; /* its splits of K are added ascending, as ranks that hold them do */
 };
 
 struct weight {
@@ -72,6 +71,7 @@ struct cuda_backend {
     cudaStream_t stream;
     int ordinal, processors; /* multiprocessors of the device */
     int priority, most_urgent; /* of kernels that are started now; what those on a list's longest path get */
+    bool has_wgmma;          /* the device has it, and the module holds kernels that use it */
     bool starts_early;       /* a kernel may be started before the one before it has ended (device.cuh) */
     char name[64];
     uint8_t *scratch, *side;

@@ -1,38 +1,8 @@
-#include "ops/cuda/product.cuh"
+#include "ops/cuda/expert.cuh"
 
 /* The experts and their sum: v41-model.md 7.2, 7.3; v4-model.md 6.2, 7.4. */
 
 enum { THREADS = 256 };
-
-/* One row on its way through one expert: `row` counts the rows of the list, `place` those of idx, weight and out. */
-struct visit {
-    int32_t row, place;
-};
-/* Visits of one expert that a block takes together. */
-struct item {
-    int32_t expert, first, count;
-};
-
-/* A step's work and where it stands in scratch. */
-struct expert_work {
-    struct op_expert op;
-    const struct expert_view *experts;
-    struct row_list rows;
-    int32_t offset, routes, places, hidden, inner;
-    int32_t item_size, most_items;
-    struct weight_view up, down; /* the shapes of w1 and w3, and of w2 */
-    bool quantized_up;           /* h is quantized where it is made: a tile is a block of the quantizer, */
-    uint32_t *arrived;           /* or the last of its tiles to come does it: [items][blocks] zeros; NULL: a kernel does */
-    bool direct;                 /* one expert for every row: nothing is sorted, the product widens the rows */
-    bool few;                    /* so few places that each block of threads sorts them for itself */
-    bool widened;                /* few: the router has brought the rows to bf16 */
-    int32_t shift;               /* a scale of x is for 2^shift columns */
-    int64_t x_width, h_width;    /* columns of rows of x and of quantized h */
-    uint16_t *x, *h, *quantized;
-    struct visit *visits;
-    struct item *items;
-    int32_t *item_count, *trouble;
-};
 
 static __device__ int64_t row_of(const struct expert_work &w, int32_t i)
 {
@@ -110,13 +80,6 @@ static __device__ void sort_visits(const struct expert_work &w)
     }
 }
 
-/* The order in which weights come (product.cuh): where column c stands in a row of x or of quantized h. */
-static __device__ int64_t code_order(int64_t c)
-{
-    const int in = (int)(c % 4);
-    return c - in + (in == 1 ? 2 : in == 2 ? 1 : in);
-}
-
 static __device__ void widen_row(const struct expert_work &w, int64_t i)
 {
     const struct activation &in = w.op.x;
@@ -126,7 +89,7 @@ static __device__ void widen_row(const struct expert_work &w, int64_t i)
         float v = c < in.cols ? e4m3_value(((const uint8_t *)in.codes)[first + c]) *
                                     e8m0_value(((const uint8_t *)in.scales)[(first + c) / in.block])
                               : 0.0f;
-        to[code_order(c)] = bf16_bits(v);
+        to[order_of(w, c)] = bf16_bits(v);
     }
 }
 
@@ -221,22 +184,6 @@ struct visiting {
     }
 };
 
-/* u = clamp(u, -limit, limit); g = min(g, limit); silu(g) u, f32. A limit of 0 clamps nothing. */
-static __device__ float swiglu(float g, float u, float limit)
-{
-    if (limit > 0) {
-        u = u < -limit ? -limit : u > limit ? limit : u; /* a NaN passes */
-        g = g > limit ? limit : g;
-    }
-    return g * sigmoid_of(g) * u;
-}
-
-/* What w2's quantizer leaves of a value, as bf16: exact. */
-static __device__ uint16_t on_q8_grid(float h, uint8_t scale)
-{
-    return bf16_bits(e4m3_value(e4m3_code(h * e8m0_inverse(scale))) * e8m0_value(scale));
-}
-
 /* Quantizes one block of a visit's h: a warp's work. */
 static __device__ void quantize_block(const struct expert_work &w, int64_t visit, int block)
 {
@@ -249,11 +196,10 @@ static __device__ void quantize_block(const struct expert_work &w, int64_t visit
     const uint8_t s = q8_scale(warp_largest(largest));
 #pragma unroll 4
     for (int i = lane_of(); i < size; i += WARP)
-        w.quantized[visit * w.h_width + code_order((int64_t)block * size + i)] = on_q8_grid(fresh_bf16(h + i), s);
+        w.quantized[visit * w.h_width + order_of(w, (int64_t)block * size + i)] = on_q8_grid(fresh_bf16(h + i), s);
 }
 
-/* h = bf(swiglu(bf(w1 x), bf(w3 x)) omega) of a tile of inner columns. Where a tile is a block of w2's quantizer, what
- * that leaves of h. FIRST: the experts are known before earlier kernels have ended. */
+/* h of a tile of inner columns. FIRST: the experts are known before earlier kernels have ended. */
 template <int TOKENS, bool FIRST> struct up_work {
     enum { WEIGHTS_FIRST = FIRST, CODE_ORDER = 1 };
     const struct expert_work &w;
@@ -293,20 +239,8 @@ template <int TOKENS, bool FIRST> struct up_work {
         for (int i = threadIdx.x; i < at.item.count * TILE_ROWS; i += PRODUCT_THREADS) {
             int r = i % TILE_ROWS, n = i / TILE_ROWS, column = at.tile * TILE_ROWS + r;
             int64_t visit = at.item.first + n;
-            float g = round_bf16(sum_of<TOKENS>(sums[0], w.up.row_parallel, n, r));
-            float u = round_bf16(sum_of<TOKENS>(sums[1], w.up.row_parallel, n, r));
-            float h = swiglu(g, u, w.op.swiglu_limit);
-            if (w.op.weight)
-                h *= w.op.weight[v.visit_of(visit).place];
-            h = column < w.inner ? round_bf16(h) : 0.0f;
-            if (!w.quantized_up) {
-                if (column < w.inner)
-                    w.h[visit * w.inner + column] = bf16_bits(h);
-                continue;
-            }
-            /* a warp holds the 32 columns of one visit */
-            uint8_t s = q8_scale(warp_largest(larger_magnitude(0, h)));
-            w.quantized[visit * w.h_width + code_order(column)] = on_q8_grid(h, s);
+            keep_h(w, visit, w.op.weight ? v.visit_of(visit).place : 0, column, sum_of<TOKENS>(sums[0], n, r),
+                   sum_of<TOKENS>(sums[1], n, r)); /* a warp holds the 32 columns of one visit */
         }
         if (w.arrived)
             arrive(at);
@@ -337,7 +271,7 @@ static __global__ void quantize_h(struct expert_work w)
     for (int b = warp_of(); b < w.inner / w.op.x.block; b += warps_of())
         quantize_block(w, blockIdx.x, b);
     for (int64_t c = w.inner + threadIdx.x; c < w.h_width; c += THREADS)
-        w.quantized[blockIdx.x * w.h_width + code_order(c)] = 0;
+        w.quantized[blockIdx.x * w.h_width + order_of(w, c)] = 0;
 }
 
 /* Places were sorted before the kernel in front of this one began: its weights are known from the start. */
@@ -374,7 +308,7 @@ template <int TOKENS> struct down_work {
             int r = i % TILE_ROWS, n = i / TILE_ROWS, column = at.tile * TILE_ROWS + r;
             if (column < w.hidden)
                 ((uint16_t *)w.op.out)[(int64_t)v.visit_of(at.item.first + n).place * w.hidden + column] =
-                    bf16_bits(sum_of<TOKENS>(sums[0], w.down.row_parallel, n, r));
+                    bf16_bits(sum_of<TOKENS>(sums[0], n, r));
         }
     }
 };
@@ -452,10 +386,9 @@ template <int FORMAT> static qr_status choose_down(struct backend *b, const stru
 /* Bytes of scratch that one row of the list takes. */
 static int64_t row_bytes(const struct expert_work *w)
 {
+    const int64_t h = w->quantized_up ? 0 : 2 * (int64_t)w->inner;
     return w->x_width * 2 +
-           w->routes *
-               (2 * (int64_t)w->inner + 2 * w->h_width + (int64_t)sizeof(struct visit) + (int64_t)sizeof(struct item)) +
-           64;
+           w->routes * (h + 2 * w->h_width + (int64_t)sizeof(struct visit) + (int64_t)sizeof(struct item)) + 64;
 }
 
 static void *carve(uint8_t **at, int64_t bytes)
@@ -472,7 +405,7 @@ static void place_work(struct expert_work *w, int64_t rows, uint8_t *scratch)
     w->visits = (struct visit *)carve(&scratch, places * (int64_t)sizeof *w->visits);
     w->items = (struct item *)carve(&scratch, places * (int64_t)sizeof *w->items);
     w->x = (uint16_t *)carve(&scratch, rows * w->x_width * 2);
-    w->h = (uint16_t *)carve(&scratch, places * w->inner * 2);
+    w->h = (uint16_t *)carve(&scratch, w->quantized_up ? 0 : places * w->inner * 2);
     w->quantized = (uint16_t *)carve(&scratch, places * w->h_width * 2);
 }
 
@@ -516,6 +449,13 @@ uint16_t *cuda_expert_rows(struct backend *b, const struct op_expert *op)
     return w.x;
 }
 
+/* Whether there are so many visits of an expert that wgmma pays. */
+static bool is_wide(struct backend *b, const struct expert_work *w, int64_t each)
+{
+    return cuda_of(b)->has_wgmma && each > TILE_TOKENS && w->op.x.cols % STAGE_COLUMNS == 0 &&
+           w->inner % STAGE_COLUMNS == 0 && !w->up.large_scales && !w->down.large_scales && !w->widened;
+}
+
 static qr_status run_band(struct backend *b, struct expert_work *w, enum weight_format up, enum weight_format down,
                           qr_error *err)
 {
@@ -526,26 +466,33 @@ static qr_status run_band(struct backend *b, struct expert_work *w, enum weight_
     bool fits = product_shared<4, 2, WEIGHT_FP8>() <= cuda_of(b)->most_shared;
     if (w->up.large_scales || w->down.large_scales || (w->item_size > 2 * TILE_TOKENS && !fits))
         w->item_size = 2 * TILE_TOKENS;
+    w->wide = is_wide(b, w, each);
+    if (w->wide)
+        w->item_size = each > 64 ? 128 : each > 24 ? 64 : 32;
     w->most_items = w->places / w->item_size + w->op.experts;
     w->most_items = w->most_items < w->places ? w->most_items : w->places;
-    w->direct = !w->op.idx && up == WEIGHT_FP8 && w->item_size <= 2 * TILE_TOKENS && !w->up.large_scales &&
+    w->direct = !w->wide && !w->op.idx && up == WEIGHT_FP8 && w->item_size <= 2 * TILE_TOKENS && !w->up.large_scales &&
                 w->shift > 0 && (uintptr_t)w->op.x.codes % 8 == 0 && w->op.x.cols % BLOCK_COLUMNS == 0;
     const int64_t counters = w->most_items * (w->inner / w->op.x.block);
     const bool whole = w->op.x.block % TILE_ROWS == 0 && w->inner % BLOCK_COLUMNS == 0;
     w->arrived = NULL;
-    if (!w->quantized_up && whole && counters <= MOST_ARRIVED)
+    if (!w->wide && !w->quantized_up && whole && counters <= MOST_ARRIVED)
         w->arrived = cuda_of(b)->arrived + (cuda_expert_is_aside(&w->op) ? MOST_ARRIVED : 0);
-    w->few = !w->direct && is_few(&w->op);
+    w->few = !w->wide && !w->direct && is_few(&w->op);
     if (w->few && !w->widened)
         LAUNCH("expert", widen_kernel, w->rows.count, SORT_THREADS, 0, *w);
     else if (!w->direct && !w->few)
         LAUNCH("expert", begin_kernel, w->rows.count + 1, SORT_THREADS, 0, *w);
-    qr_status st = up == WEIGHT_FP8 ? choose_up<WEIGHT_FP8>(b, w, err) : choose_up<WEIGHT_FP4>(b, w, err);
+    qr_status st = w->wide            ? expert_wide_up(b, w, up, err)
+                   : up == WEIGHT_FP8 ? choose_up<WEIGHT_FP8>(b, w, err)
+                                      : choose_up<WEIGHT_FP4>(b, w, err);
     if (st != QR_OK)
         return st;
     if (!w->quantized_up && !w->arrived)
         LAUNCH("expert", quantize_h, w->places, THREADS, 0, *w);
-    return down == WEIGHT_FP8 ? choose_down<WEIGHT_FP8>(b, w, err) : choose_down<WEIGHT_FP4>(b, w, err);
+    return w->wide              ? expert_wide_down(b, w, down, err)
+           : down == WEIGHT_FP8 ? choose_down<WEIGHT_FP8>(b, w, err)
+                                : choose_down<WEIGHT_FP4>(b, w, err);
 }
 
 static qr_status matrix_expert(struct backend *b, const struct op_expert *op, struct expert_work *w,

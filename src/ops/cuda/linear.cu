@@ -1,4 +1,4 @@
-#include "ops/cuda/product.cuh"
+#include "ops/cuda/linear.cuh"
 
 /* The linears: v41-model.md 2.5, 3.5; v4-model.md 4.3, 7.3. */
 
@@ -6,34 +6,7 @@ enum { THREADS = 256 };
 
 static int32_t at_least_one(int32_t n) { return n > 0 ? n : 1; }
 
-static struct row_list band_of(struct row_list rows, int64_t first, int64_t most)
-{
-    /* only lists with an index can be cut by moving it; others carry the offset beside */
-    struct row_list band = {rows.index ? rows.index + first : NULL,
-                            (int32_t)(rows.count - first < most ? rows.count - first : most)};
-    return band;
-}
-
 /* ---- on the matrix unit ---- */
-
-struct product {
-    struct weight_view w;
-    /* piece p of row r: x + r * stride + p * piece_stride bytes; q8: codes, with scales of 2^shift columns */
-    const uint8_t *x, *scales;
-    int64_t stride, piece_stride;
-    bool listed, q8; /* listed: rows of x stand where the list says, else one behind the other */
-    int32_t shift;
-    struct row_list rows;
-    int32_t offset, pieces, columns; /* columns: of one piece of the output */
-    int32_t tiles;                   /* of a piece */
-    bool groups;                     /* piece p multiplies its own rows of W */
-    struct activation out;
-};
-
-static __device__ int64_t output_row(const struct product &p, int token)
-{
-    return row_at(p.rows, token) + (p.rows.index ? 0 : p.offset);
-}
 
 /* Columns of a piece of a row as bf16, zeros behind them. */
 static __global__ void widen_kernel(struct activation in, struct row_list rows, int32_t offset, int32_t k,
@@ -88,7 +61,7 @@ template <int TOKENS> struct linear_work {
             int column = at.tile * TILE_ROWS + r - at.first;
             if (token < p.rows.count && column >= 0 && column < p.columns)
                 act_store(p.out, output_row(p, token), (int64_t)at.piece * p.columns + column,
-                          sum_of<TOKENS>(*sums, p.w.row_parallel, t, r));
+                          sum_of<TOKENS>(*sums, t, r));
         }
     }
 };
@@ -154,7 +127,8 @@ static bool is_matrix(const struct op_linear *op)
 
 bool cuda_linear_takes_scratch(const struct op_linear *op)
 {
-    return is_matrix(op) && !reads_codes(op) && !reads_in_place(&op->in, op->weight->spec.k);
+    const bool many = op->rows.count > 2 * TILE_TOKENS; /* linear_is_wide */
+    return is_matrix(op) && !reads_codes(op) && (many || !reads_in_place(&op->in, op->weight->spec.k));
 }
 
 static qr_status matrix_linear(struct backend *b, const struct op_linear *op, qr_error *err)
@@ -174,6 +148,8 @@ static qr_status matrix_linear(struct backend *b, const struct op_linear *op, qr
     p.shift = op->in.block == 128 ? 7 : op->in.block == 64 ? 6 : 5;
     p.stride = (in_place ? op->in.cols : p.pieces * width) * size;
     p.piece_stride = (in_place ? w->spec.k : width) * size;
+    if (linear_is_wide(b, op))
+        return linear_wide(b, op, &p, err);
 
     if (most < 1)
         return qr_fail(err, QR_UNSUPPORTED, "linear: weight %s: a row of %lld bytes is more than its scratch holds",

@@ -356,6 +356,7 @@ static qr_status start(struct cuda_backend *cuda, qr_error *err)
     int shared, major;
     TRY(cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, cuda->ordinal), "device", err));
     cuda->starts_early = major >= 9;
+    cuda->has_wgmma = QUIRE_WGMMA && major == 9;
     TRY(cuda_check(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, cuda->ordinal), "device",
                    err));
     cuda->most_shared = (size_t)shared;

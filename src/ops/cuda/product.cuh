@@ -3,7 +3,7 @@
  * Arithmetic. Weights are the M operand of mma.m16n8k16 (bf16, f32 sums), rows of activations its N operand, so a row
  * meets the same operations whatever stands beside it. K is cut into eight contiguous ranges at fixed places (those of
  * a row-parallel weight), one warp each; the unit sums blocks of 32 columns from zero, and these sums are added in f32,
- * ascending; then the eight are added. Codes become bf16 with their scale folded in, which is exact for the scales that
+ * ascending; then the eight are added, ascending too. Codes become bf16 with their scale folded in, which is exact for the scales that
  * weight.c admits.
  *
  * Layout. A tile is 32 rows of W; a block 32 columns of a tile, laid out (pack.cu) so that a lane's operands of a block
@@ -307,20 +307,14 @@ static __device__ inline void put_sums(struct tile_sums<TOKENS> &sums, const flo
             sums.part[warp_of()][8 * j + pair + e % 2][group + 8 * (e / 2)] = acc[e / 4][j][e % 4];
 }
 
-/* Ascending where ranks share K, else in pairs, which rounds less. */
-template <int TOKENS>
-static __device__ inline float sum_of(const struct tile_sums<TOKENS> &sums, bool ascending, int token, int row)
+/* Ascending, as ranks that share K add theirs. */
+template <int TOKENS> static __device__ inline float sum_of(const struct tile_sums<TOKENS> &sums, int token, int row)
 {
-    float y[SPLITS];
-#pragma unroll
-    for (int s = 0; s < SPLITS; s++)
-        y[s] = sums.part[s][token][row];
-    if (!ascending)
-        return ((y[0] + y[1]) + (y[2] + y[3])) + ((y[4] + y[5]) + (y[6] + y[7]));
+    float y = sums.part[0][token][row];
 #pragma unroll
     for (int s = 1; s < SPLITS; s++)
-        y[0] += y[s];
-    return y[0];
+        y += sums.part[s][token][row];
+    return y;
 }
 
 /* ---- tiles of a kernel ---- */

@@ -240,7 +240,6 @@ qr_status cuda_prepare_weight(struct backend *b, const struct weight_spec *spec,
     w->view.tile = spec->format == WEIGHT_FP8 ? spec->tile : 32;
     w->view.scale_cols = cols;
     w->view.large_scales = large;
-    w->view.row_parallel = spec->k_splits == 8;
     qr_status st = take_memory(cuda_of(b), w, err);
     if (st == QR_OK)
         st = send(cuda_of(b), w, scales, err);

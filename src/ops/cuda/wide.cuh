@@ -1,0 +1,513 @@
+/* wide.cuh: y = W x for many rows on Hopper's matrix unit: wgmma, W from registers, rows from shared memory.
+ *
+ * Arithmetic. That of product.cuh, bit for bit: a block of 32 columns is two instructions of 16 that start from zero,
+ * each with the columns of mma.m16n8k16's instruction, its sum is added in f32 to the sum of its split of K, and the
+ * splits' sums are added ascending.
+ *
+ * Rows come as bf16 in "unit order": the words of 32 columns as the instructions take them. They are tiles of TOKENS
+ * rows and STAGE_COLUMNS columns, 128 bytes a row, the 16-byte pieces of row r at place piece ^ r % 8 (the layout that
+ * the matrix unit calls 128-byte swizzle). Either they lie so in memory, a tile behind the other (PACKED), or the
+ * copying threads bring them so from rows in unit order.
+ *
+ * Threads. Two warpgroups sum, each 64 rows of W: a warp has half a tile of 32 rows, whose operands are contiguous for a
+ * lane. A third copies weights and rows into a ring of stages. */
+#ifndef QR_OPS_CUDA_WIDE_CUH
+#define QR_OPS_CUDA_WIDE_CUH
+
+#include "ops/cuda/product.cuh"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define WGMMA_TARGET 1
+#endif
+
+enum { WIDE_TILES = 4, WIDE_ROWS = WIDE_TILES * TILE_ROWS, STAGE_COLUMNS = 64, STAGE_ROW_BYTES = 2 * STAGE_COLUMNS };
+enum { WARPGROUP = 128, SUMMING = 2 * WARPGROUP, WIDE_THREADS = SUMMING + WARPGROUP };
+enum { SLAB_ROWS = 64, SLAB_PITCH = SLAB_ROWS + 4 };
+
+/* The ring's parts for a format and a number of rows of activations, and how many of them one instruction takes. */
+template <int FORMAT, int TOKENS> struct wide_ring {
+    enum { HALF = TOKENS < 64 ? TOKENS : 64, HALVES = TOKENS / HALF };
+    enum { PIECE = 2 * blocks<FORMAT>::BYTES, CODES = WIDE_TILES * PIECE, ROWS = TOKENS * STAGE_ROW_BYTES };
+    enum { SLABS = 2 * HALF * SLAB_PITCH * 4, ROOM = (220 << 10) - SLABS };
+    enum { FIT = ROOM / (CODES + ROWS), STAGES = FIT < 12 ? FIT : 12 };
+    enum { CODES_AT = STAGES * ROWS, SLABS_AT = CODES_AT + STAGES * CODES, BARRIERS_AT = SLABS_AT + SLABS };
+    enum { BYTES = BARRIERS_AT + 2 * STAGES * 8 + 1024 }; /* it begins on 1024 bytes */
+    static_assert(STAGES >= 4 && SLABS_AT % 16 == 0, "");
+};
+
+/* Where column c of a row stands in unit order; codes: of FP8 and FP4 weights. */
+static __host__ __device__ inline int64_t unit_order(bool codes, int64_t c)
+{
+    const int in = (int)(c % BLOCK_COLUMNS), r = in % 4, at = codes ? in - r + (r == 1 ? 2 : r == 2 ? 1 : r) : in;
+    const int word = at / 2;
+    return c - in + 2 * (word % 4 * 4 + word / 4) + at % 2;
+}
+
+#ifdef WGMMA_TARGET
+
+/* ---- barriers and copies in shared memory ---- */
+
+static __device__ inline void barrier_make(uint32_t at, uint32_t arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
+}
+static __device__ inline void barrier_arrive(uint32_t at)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+}
+static __device__ inline void barrier_expect(uint32_t at, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+static __device__ inline void barrier_await(uint32_t at, uint32_t parity)
+{
+    asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra over;\nbra again;\nover:\n}" ::"r"(at),
+                 "r"(parity)
+                 : "memory");
+}
+static __device__ inline void bulk_copy(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+/* What ordinary stores wrote, for the matrix unit to read. */
+static __device__ inline void show_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+/* Threads of a named barrier. */
+template <int NUMBER, int THREADS> static __device__ inline void meet()
+{
+    asm volatile("bar.sync %0, %1;" ::"n"(NUMBER), "n"(THREADS) : "memory");
+}
+
+/* ---- the matrix unit ---- */
+
+static __device__ inline void unit_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+static __device__ inline void unit_close() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+/* The low word of the descriptor of a tile of rows on 1024 bytes (`bytes` further on it is bytes / 16 more), and the
+ * high one. */
+static __device__ inline uint32_t rows_at(uint32_t at) { return at >> 4 | 1u << 16; }
+enum { ROWS_HIGH = 1 << 30 | 1024 >> 4 };
+
+/* d (+)= a b for 64 rows of W, 16 columns and twice as many rows of activations as d has registers. */
+template <bool ADD> static __device__ inline void unit_multiply(float (&d)[16], const uint32_t *a, uint32_t rows)
+{
+    asm volatile("{\n.reg .pred add;\n.reg .b64 b;\nsetp.ne.b32 add, %22, 0;\nmov.b64 b, {%20, %21};\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, b, add, 1, 1, 0;\n}"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(rows), "n"((int)ROWS_HIGH), "n"((int)ADD));
+}
+template <bool ADD> static __device__ inline void unit_multiply(float (&d)[32], const uint32_t *a, uint32_t rows)
+{
+    asm volatile("{\n.reg .pred add;\n.reg .b64 b;\nsetp.ne.b32 add, %38, 0;\nmov.b64 b, {%36, %37};\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, b, add, 1, 1, 0;\n}"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(rows), "n"((int)ROWS_HIGH), "n"((int)ADD));
+}
+template <bool ADD> static __device__ inline void unit_multiply(float (&d)[64], const uint32_t *a, uint32_t rows)
+{
+    asm volatile("{\n.reg .pred add;\n.reg .b64 b;\nsetp.ne.b32 add, %70, 0;\nmov.b64 b, {%68, %69};\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, {%64,%65,%66,%67}, b, add, 1, 1, 0;\n}"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(rows), "n"((int)ROWS_HIGH), "n"((int)ADD));
+}
+
+/* Waits until at most OPEN groups of instructions are under way. */
+template <int OPEN> static __device__ inline void unit_await()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(OPEN) : "memory");
+}
+/* Neither the sums nor the operands of a group are moved or taken for something else before it has been waited for. */
+template <int N> static __device__ inline void unit_settle(float (&d)[N], const uint32_t (&a)[8])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+    asm volatile("" ::"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(a[4]), "r"(a[5]), "r"(a[6]), "r"(a[7]));
+}
+
+/* ---- weights as operands ---- */
+
+static __device__ inline uint2 shared_8(uint32_t at)
+{
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+    return v;
+}
+static __device__ inline uint32_t shared_2(uint32_t at)
+{
+    uint16_t v;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
+    return v;
+}
+
+/* What a lane holds of half m (16 rows) of a block of W as it is stored. */
+template <int FORMAT> struct stored {
+    enum { WORDS = FORMAT == WEIGHT_BF16 ? 8 : FORMAT == WEIGHT_FP8 ? 4 : 2 };
+    uint32_t word[WORDS], scales; /* FP8: the block's byte */
+
+    /* Where a lane's part of a block is, and its scales (FP4). */
+    static __device__ uint32_t own(int m, int lane)
+    {
+        return (uint32_t)(FORMAT == WEIGHT_FP4 ? lane * 16 + 8 * m : (WORDS / 4 * m * WARP + lane) * 16);
+    }
+    static __device__ uint32_t own_scales(int m, int lane) { return (uint32_t)(16 * WARP + lane / 4 * 4 + 2 * m); }
+
+    template <int BLOCK> __device__ void load(uint32_t at, uint32_t scales_at, uint32_t byte)
+    {
+        enum { FIRST = BLOCK * blocks<FORMAT>::BYTES };
+        if constexpr (FORMAT == WEIGHT_FP4) {
+            asm volatile("ld.shared.v2.u32 {%0,%1}, [%2+%3];" : "=r"(word[0]), "=r"(word[1]) : "r"(at), "n"((int)FIRST));
+            uint16_t pair;
+            asm volatile("ld.shared.u16 %0, [%1+%2];" : "=h"(pair) : "r"(scales_at), "n"((int)FIRST));
+            scales = pair;
+        } else {
+#pragma unroll
+            for (int i = 0; i < WORDS / 4; i++)
+                asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4+%5];"
+                             : "=r"(word[4 * i]), "=r"(word[4 * i + 1]), "=r"(word[4 * i + 2]), "=r"(word[4 * i + 3])
+                             : "r"(at + (uint32_t)(i * 16 * WARP)), "n"((int)FIRST));
+            scales = byte;
+        }
+    }
+    /* What two instructions take of it. */
+    __device__ void take(uint32_t (&a)[8]) const
+    {
+        uint32_t pair[2][4], factor[2];
+        if constexpr (FORMAT == WEIGHT_BF16) {
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                pair[i / 4][i % 4] = word[i];
+        } else if constexpr (FORMAT == WEIGHT_FP8) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                place_e4m3(word[i], pair[i / 2] + i % 2 * 2);
+            factor[0] = factor[1] = power_pair(scales);
+        } else {
+            place_e2m1(word[0], word[1], pair[0], pair[1]);
+            factor[0] = power_pair(scales & 255), factor[1] = power_pair(scales >> 8);
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++) { /* an instruction takes pairs 2 k and 2 k + 1 of both rows */
+            uint32_t p = pair[i % 2][i / 4 * 2 + i % 4 / 2];
+            a[i] = FORMAT == WEIGHT_BF16 ? p : multiply_pair(p, factor[i % 2]);
+        }
+    }
+};
+
+/* ---- where a thread stands in the ring ---- */
+
+template <int STAGES> struct ring_place {
+    int slot;
+    uint32_t parity;
+    __device__ void next()
+    {
+        if (++slot == STAGES) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+/* What the threads of a block share. */
+template <int FORMAT, int TOKENS> struct wide_memory {
+    typedef wide_ring<FORMAT, TOKENS> ring;
+    uint8_t *base;
+    uint32_t at;
+    __device__ uint32_t rows(int slot) const { return at + (uint32_t)(slot * ring::ROWS); }
+    __device__ uint32_t codes(int slot) const { return at + ring::CODES_AT + (uint32_t)(slot * ring::CODES); }
+    __device__ uint32_t full(int slot) const { return at + ring::BARRIERS_AT + (uint32_t)(slot * 8); }
+    __device__ uint32_t free(int slot) const { return full(slot) + ring::STAGES * 8; }
+    __device__ float *slab(int i) const
+    {
+        return (float *)(void *)(base + ring::SLABS_AT) + i * ring::HALF * SLAB_PITCH;
+    }
+};
+
+/* ---- copying ---- */
+
+/* Work as in product.cuh's stream_tiles, for units of WIDE_TILES tiles and TOKENS rows:
+ *   units(), shape(), find(unit)                  as there
+ *   const uint8_t *codes(place, t), *scales(place, t) of tile t of the unit
+ *   const uint8_t *packed(place)                  PACKED: the rows' first tile; those of further columns lie behind it
+ *   const uint8_t *row(place, token)              else: a row in unit order
+ *   void finish(place, first, const float *slab)  by the summing threads: sums [2][HALF][SLAB_PITCH] of rows of
+ *                                                 activations from `first` of the unit on
+ * WEIGHTS_FIRST as there. */
+
+/* The part of warp t of the copying ones: tile t of a stage. */
+template <int FORMAT, int TOKENS, typename Work>
+static __device__ inline void copy_weights(const wide_memory<FORMAT, TOKENS> &memory, const uint8_t *codes, int t, int stage,
+                                           int slot)
+{
+    typedef wide_ring<FORMAT, TOKENS> ring;
+    if (t == 0)
+        barrier_expect(memory.full(slot), ring::CODES + (Work::PACKED ? (int)ring::ROWS : 0));
+    bulk_copy(memory.codes(slot) + (uint32_t)(t * ring::PIECE), codes + (int64_t)stage * ring::PIECE, ring::PIECE,
+              memory.full(slot));
+}
+
+/* The first threads of four warps copy everything. */
+template <int FORMAT, int TOKENS, typename Work>
+static __device__ inline void copy_packed(const Work &work, const wide_memory<FORMAT, TOKENS> &memory, int t)
+{
+    typedef wide_ring<FORMAT, TOKENS> ring;
+    const int units = work.units(), stages = work.shape().k / STAGE_COLUMNS;
+    const int ahead = stages < ring::STAGES ? stages : (int)ring::STAGES; /* their weights need no earlier kernel */
+    ring_place<ring::STAGES> to = {0, 1};
+    if ((int)blockIdx.x < units && Work::WEIGHTS_FIRST) {
+        const uint8_t *codes = work.codes(work.find(blockIdx.x), t);
+        for (int s = 0; s < ahead; s++)
+            copy_weights<FORMAT, TOKENS, Work>(memory, codes, t, s, s);
+    }
+    await_earlier();
+    for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
+        const typename Work::place place = work.find(unit);
+        const uint8_t *codes = work.codes(place, t), *rows = work.packed(place);
+        for (int s = 0; s < stages; s++) {
+            barrier_await(memory.free(to.slot), to.parity);
+            if (!Work::WEIGHTS_FIRST || unit != (int)blockIdx.x || s >= ahead)
+                copy_weights<FORMAT, TOKENS, Work>(memory, codes, t, s, to.slot);
+            if (t == 1)
+                bulk_copy(memory.rows(to.slot), rows + (int64_t)s * ring::ROWS, ring::ROWS, memory.full(to.slot));
+            to.next();
+        }
+    }
+}
+
+/* A warpgroup gathers rows; the first threads of its warps copy the weights. */
+template <int FORMAT, int TOKENS, typename Work>
+static __device__ inline void copy_gathered(const Work &work, const wide_memory<FORMAT, TOKENS> &memory, int thread)
+{
+    typedef wide_ring<FORMAT, TOKENS> ring;
+    enum { LAG = ring::STAGES - 2 < 6 ? ring::STAGES - 2 : 6, EACH = TOKENS / 16 };
+    const int units = work.units(), stages = work.shape().k / STAGE_COLUMNS, first = thread / 8, piece = thread % 8;
+    const uint32_t own = (uint32_t)(first * STAGE_ROW_BYTES + (piece ^ first % 8) * 16);
+    const int ahead = stages < ring::STAGES ? stages : (int)ring::STAGES;
+    ring_place<ring::STAGES> to = {0, 1}, shown = {0, 0};
+    int started = 0;
+    const int t = thread / WARP;
+    const bool leads = thread % WARP == 0;
+    if ((int)blockIdx.x < units && Work::WEIGHTS_FIRST && leads) {
+        const uint8_t *codes = work.codes(work.find(blockIdx.x), t);
+        for (int s = 0; s < ahead; s++)
+            copy_weights<FORMAT, TOKENS, Work>(memory, codes, t, s, s);
+    }
+    if (Work::WEIGHTS_FIRST)
+        await_earlier(); /* else the caller has waited */
+    auto show = [&]() {
+        show_stores();
+        __syncwarp();
+        if (thread % WARP == 0)
+            barrier_arrive(memory.full(shown.slot));
+        shown.next();
+    };
+    for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
+        const typename Work::place place = work.find(unit);
+        const uint8_t *row[EACH], *codes = work.codes(place, t);
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            row[i] = work.row(place, first + 16 * i) + piece * 16;
+        for (int s = 0; s < stages; s++) {
+            barrier_await(memory.free(to.slot), to.parity);
+            if (leads && (!Work::WEIGHTS_FIRST || unit != (int)blockIdx.x || s >= ahead))
+                copy_weights<FORMAT, TOKENS, Work>(memory, codes, t, s, to.slot);
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                copy_16(memory.rows(to.slot) + own + (uint32_t)(16 * i * STAGE_ROW_BYTES), row[i]);
+                row[i] += STAGE_ROW_BYTES;
+            }
+            close_stage();
+            to.next();
+            if (started++ >= LAG) {
+                await_stages<LAG>();
+                show();
+            }
+        }
+    }
+    await_stages<0>();
+    for (int left = started < LAG ? started : (int)LAG; left > 0; left--)
+        show();
+}
+
+/* ---- summing ---- */
+
+/* A warp's sums: `part` of a block under way, `acc` of a split, `total` of those before. */
+template <int FORMAT, int TOKENS> struct wide_sums {
+    enum { HALVES = wide_ring<FORMAT, TOKENS>::HALVES, EACH = wide_ring<FORMAT, TOKENS>::HALF / 2 };
+    float part[2][EACH], acc[HALVES][EACH], total[HALVES][EACH];
+    int split, left;      /* blocks of the split to come */
+    int unit, units, all; /* blocks of K: that stay together, how many such, and all */
+
+    __device__ void begin(const struct weight_view &w)
+    {
+#pragma unroll
+        for (int h = 0; h < HALVES; h++)
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+                acc[h][i] = total[h][i] = 0;
+        all = w.k / BLOCK_COLUMNS;
+        unit = FORMAT == WEIGHT_FP8 ? w.tile / BLOCK_COLUMNS : 1;
+        units = (all + unit - 1) / unit;
+        split = -1;
+        next_split();
+    }
+    __device__ int bound(int s) const { return min(s * units / SPLITS * unit, all); } /* split_of */
+    __device__ void next_split()
+    {
+        do {
+            split++;
+            left = split < SPLITS ? bound(split + 1) - bound(split) : 1 << 30;
+        } while (left == 0);
+    }
+    /* Starts the products of half H of a block; rows: the descriptor of its columns. */
+    template <int H> __device__ void start(int to, const uint32_t (&a)[8], uint32_t rows)
+    {
+        const uint32_t b = rows + (H * 64 * STAGE_ROW_BYTES >> 4);
+        unit_begin();
+        unit_multiply<false>(part[to], a, b);
+        unit_multiply<true>(part[to], a + 4, b + (32 >> 4));
+        unit_close();
+    }
+    /* Waits for all but OPEN of those started, and adds one. */
+    template <int OPEN> __device__ void add(int h, int from, const uint32_t (&a)[8])
+    {
+        unit_await<OPEN>();
+        unit_settle(part[from], a);
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            acc[h][i] += part[from][i];
+    }
+    __device__ void end_block()
+    {
+        if (__builtin_expect(--left > 0, 1))
+            return;
+#pragma unroll
+        for (int h = 0; h < HALVES; h++)
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                total[h][i] += acc[h][i];
+                acc[h][i] = 0;
+            }
+        next_split();
+    }
+};
+
+template <int FORMAT, int TOKENS, typename Work>
+static __device__ inline void sum_units(const Work &work, const wide_memory<FORMAT, TOKENS> &memory)
+{
+    typedef wide_ring<FORMAT, TOKENS> ring;
+    enum { HALVES = ring::HALVES };
+    const struct weight_view &shape = work.shape();
+    const int units = work.units(), stages = shape.k / STAGE_COLUMNS;
+    const int lane = kept(lane_of()), group = threadIdx.x / WARPGROUP, warp = warp_of() % 4;
+    const int tile = group * 2 + warp / 2, m = warp % 2;
+    typedef stored<FORMAT> stored_block;
+    const uint32_t piece = memory.codes(0) + (uint32_t)(tile * ring::PIECE);
+    const uint32_t codes_at = (uint32_t)kept((int)(piece + stored_block::own(m, lane)));
+    const uint32_t scales_at = FORMAT == WEIGHT_FP4 ? (uint32_t)kept((int)(piece + stored_block::own_scales(m, lane))) : 0;
+    const uint32_t full_at = (uint32_t)kept((int)memory.full(0)), rows_first = (uint32_t)kept((int)memory.rows(0));
+    wide_sums<FORMAT, TOKENS> sums;
+    stored_block raw;
+    uint32_t a[2][8];
+    ring_place<ring::STAGES> at = {0, 0};
+
+    for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
+        const typename Work::place place = work.find(unit);
+        const uint8_t *scales = FORMAT == WEIGHT_FP8 ? work.scales(place, tile) : NULL;
+        uint32_t bytes = 0, bytes_next = 0; /* FP8: of the stage's blocks */
+        if (FORMAT == WEIGHT_FP8)
+            bytes = __ldg((const uint16_t *)(const void *)scales);
+        sums.begin(shape);
+        barrier_await(full_at + (uint32_t)(at.slot * 8), at.parity);
+        raw.template load<0>(codes_at + (uint32_t)(at.slot * ring::CODES), scales_at + (uint32_t)(at.slot * ring::CODES),
+                             bytes & 255);
+        raw.take(a[0]);
+        /* a block's weights are taken while the one before it is multiplied; behind the last, any */
+#pragma unroll 1
+        for (int s = 0; s < stages; s++) {
+            const uint32_t rows = rows_at(rows_first + (uint32_t)(at.slot * ring::ROWS));
+            const uint32_t own = full_at + (uint32_t)(at.slot * 8), codes = (uint32_t)(at.slot * ring::CODES);
+            raw.template load<1>(codes_at + codes, scales_at + codes, bytes >> 8);
+            if (s + 1 < stages)
+                at.next();
+            if (FORMAT == WEIGHT_FP8)
+                bytes_next = __ldg((const uint16_t *)(const void *)(scales += s + 1 < stages ? 2 : 0));
+            sums.template start<0>(0, a[0], rows);
+            if constexpr (HALVES == 2)
+                sums.template start<1>(1, a[0], rows);
+            raw.take(a[1]);
+            barrier_await(full_at + (uint32_t)(at.slot * 8), at.parity);
+            bytes = bytes_next;
+            raw.template load<0>(codes_at + (uint32_t)(at.slot * ring::CODES),
+                                 scales_at + (uint32_t)(at.slot * ring::CODES), bytes & 255);
+            if constexpr (HALVES == 2) {
+                sums.template add<1>(0, 0, a[0]);
+                sums.template start<0>(0, a[1], rows + (64 >> 4));
+                sums.template add<1>(1, 1, a[0]);
+                sums.end_block();
+                sums.template start<1>(1, a[1], rows + (64 >> 4));
+                raw.take(a[0]);
+                sums.template add<1>(0, 0, a[1]);
+                sums.template add<0>(1, 1, a[1]);
+            } else {
+                sums.template start<0>(1, a[1], rows + (64 >> 4));
+                sums.template add<1>(0, 0, a[0]);
+                sums.end_block();
+                raw.take(a[0]);
+                sums.template add<0>(0, 1, a[1]);
+            }
+            if (lane == 0)
+                asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0+%1];" ::"r"(own), "n"((int)ring::STAGES * 8) : "memory");
+            sums.end_block();
+        }
+        at.next();
+
+        float *slab = memory.slab(group) + warp * 16 + lane / 4 + lane % 4 * 2 * SLAB_PITCH;
+#pragma unroll
+        for (int h = 0; h < HALVES; h++) {
+            meet<1, SUMMING>();
+#pragma unroll
+            for (int i = 0; i < ring::HALF / 2; i++)
+                slab[(i / 4 * 8 + i % 2) * SLAB_PITCH + i % 4 / 2 * 8] = sums.total[h][i];
+            meet<1, SUMMING>();
+            work.finish(place, h * ring::HALF, memory.slab(0));
+        }
+    }
+}
+
+template <int FORMAT, int TOKENS, typename Work> static __device__ inline void wide_tiles(const Work &work)
+{
+    typedef wide_ring<FORMAT, TOKENS> ring;
+    extern __shared__ __align__(1024) uint8_t wide_bytes[];
+    const uint32_t start = (uint32_t)__cvta_generic_to_shared(wide_bytes), skip = (1024 - start % 1024) % 1024;
+    const wide_memory<FORMAT, TOKENS> memory = {wide_bytes + skip, start + skip};
+    if (threadIdx.x == 0)
+        for (int i = 0; i < ring::STAGES; i++) {
+            barrier_make(memory.full(i), Work::PACKED ? 1 : 1 + WARPGROUP / WARP);
+            barrier_make(memory.free(i), SUMMING / WARP);
+        }
+    show_stores();
+    __syncthreads();
+    if (threadIdx.x >= SUMMING) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if constexpr (!Work::PACKED)
+            copy_gathered<FORMAT, TOKENS>(work, memory, (int)threadIdx.x - SUMMING);
+        else if (threadIdx.x % WARP == 0)
+            copy_packed<FORMAT, TOKENS>(work, memory, warp_of() - SUMMING / WARP);
+        else
+            await_earlier();
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        if (Work::WEIGHTS_FIRST)
+            await_earlier();
+        sum_units<FORMAT, TOKENS>(work, memory);
+    }
+}
+
+#else
+template <int FORMAT, int TOKENS, typename Work> static __device__ inline void wide_tiles(const Work &) {}
+#endif
+
+#endif
