@@ -1,6 +1,7 @@
 /* label: full once */
 /* Many requests at once, with shared beginnings, cancelled, preempted, moved and robbed of their cache, give bit for bit
- * what each gives alone and cold (runtime.md 13, law 2); and everything they held comes back. */
+ * what each gives alone, cold and without drafts (runtime.md 13, law 2), drafts at their automatic setting as all else; and
+ * everything they held comes back. */
 #include "support/mixed.h"
 
 #include "support/support.h"
@@ -8,13 +9,13 @@
 static void requests_of_a_v41_at_once_are_each_alone(void **state)
 {
     (void)state;
-    mixed("models/tiny-v41", 200, NULL);
+    mixed("models/tiny-v41", 200, "auto");
 }
 
 static void requests_of_a_v4_at_once_are_each_alone(void **state)
 {
     (void)state;
-    mixed("models/tiny-v4", 200, NULL);
+    mixed("models/tiny-v4", 200, "auto");
 }
 
 int main(void)
