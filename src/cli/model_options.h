@@ -113,9 +113,9 @@ struct model_options {
     {.name = "max-num-batched-tokens", .kind = OPTION_INT, .target = &(m).max_num_batched_tokens, .value = "N",        \
      .help = "rows of a step; default 2048", .least = 1, .most = 1 << 20},                                             \
     CACHE_OPTIONS(m),                                                                                                  \
-    {.name = "cudagraph-mode", .kind = OPTION_STRING, .target = &(m).graph_mode, .value = "FULL|TR_HYBRID|NONE",       \
+    {.name = "cudagraph-mode", .kind = OPTION_CHOICE, .target = &(m).graph_mode, .value = "FULL|TR_HYBRID|NONE",       \
      .help = "what a GPU records of steps: all (default), what is between attention, or nothing; changes no bit"},     \
-    {.name = "level", .kind = OPTION_STRING, .target = &(m).level, .value = "0|3",                                     \
+    {.name = "level", .kind = OPTION_CHOICE, .target = &(m).level, .value = "0|3",                                     \
      .help = "0: operator by operator; 3: fused segments, the default of a GPU; changes no bit"},                      \
     {.name = "enforce-eager", .kind = OPTION_FLAG, .target = &(m).eager, .help = "--cudagraph-mode NONE"},             \
     {.name = "decoder-replay", .kind = OPTION_CHOICE, .target = &(m).decoder_replay, .value = "exact|bounded|off",     \

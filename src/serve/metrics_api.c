@@ -168,10 +168,8 @@ static void write_engine(const struct server *s, struct buffer *b)
           m.blocks_total ? 1.0 - (double)m.blocks_free / (double)m.blocks_total : 0);
     counter(b, "preemptions_total", "requests that gave their pages back", m.preemptions);
     write_cache(s, &m, b);
-    if (m.weights_laid > 0) {
-        counter(b, "graph_replays_total", "lists of operators replayed as graphs", m.graphs_replayed);
-        counter(b, "graph_misses_total", "lists for which no graph was there", m.lists_eager);
-    }
+    counter(b, "graph_replays_total", "lists of operators replayed as graphs, on a GPU", m.graphs_replayed);
+    counter(b, "graph_misses_total", "lists for which no graph was there", m.lists_eager);
     write_drafts(&m.drafts, b);
     gauge(b, "last_step_age_seconds", "since the last step that went well; -1: none yet", m.last_step_age);
     gauge(b, "longest_silence_seconds", "since the last token of the request that has been silent longest", m.longest_silence);

@@ -200,9 +200,10 @@ static qr_status check_pools(const struct accept *a, const char *folder, struct 
         const char *rule;
         int32_t block, cap;
         uint64_t bytes;
-        const char *kv, *index;
-    } cases[] = {{"E02", 129, 0, 0, NULL, NULL}, {"E03", 16, 0, 0, NULL, NULL}, {"E05", 0, 0, 0, NULL, "int3"},
-                 {"E06", 0, 0, 0, "int3", NULL}, {"E30", 0, 5, 0, NULL, NULL},  {"E31", 0, 0, 4096, NULL, NULL}};
+        const char *kv, *index, *graphs, *level;
+    } cases[] = {{"E02", .block = 129},   {"E03", .block = 16}, {"E05", .index = "int3"},
+                 {"E06", .kv = "int3"},   {"E30", .cap = 5},    {"E31", .bytes = 4096},
+                 {"E23", .level = "two"}, {"E23", .graphs = "TR_HYBRID", .level = "3"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         qr_engine_options o = sound(a);
         o.block_size = cases[i].block;
@@ -210,6 +211,8 @@ static qr_status check_pools(const struct accept *a, const char *folder, struct 
         o.kv_ram_bytes = cases[i].bytes ? cases[i].bytes : o.kv_ram_bytes;
         o.kv_cache_dtype = cases[i].kv;
         o.index_cache_dtype = cases[i].index;
+        o.cudagraph_mode = cases[i].graphs;
+        o.level = cases[i].level;
         TRY(refused(folder, &o, cases[i].rule, err));
         accept_count(f, "rules", 1);
     }
