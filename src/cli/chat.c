@@ -90,13 +90,11 @@ static qr_status answer(struct chat_program *p, qr_error *err)
     struct request_text request = {0};
     struct answer answer = {0};
     struct display display;
-    qr_tokens none = {0}; /* the session makes the prompt */
     uint64_t seed;
     bool reasoning = false;
     qr_status st = make_room(p, &reasoning, err);
-    if (st == QR_OK)
-        st = request_from_options(p->loaded.model, &p->sampling, &none, &request, &seed, err);
     if (st == QR_OK) {
+        request_from_options(p->loaded.model, &p->sampling, &request, &seed); /* the session makes the prompt */
         display_open(&display, reasoning);
         st = loaded_answer(&p->loaded, p->session, &request.request, display_show, &display, &answer, err);
         display_close(&display);

@@ -1,4 +1,4 @@
-/* chat_body.h: a conversation as the JSON body that qr_render_chat takes. */
+/* chat_body.h: a conversation as the JSON body that qr_chat_open takes. */
 #ifndef QR_CLI_CHAT_BODY_H
 #define QR_CLI_CHAT_BODY_H
 

@@ -106,7 +106,6 @@ static qr_status run(const struct run_options *o, bool json, const char *argumen
     struct request_text request = {0};
     struct answer answer = {0};
     struct display display;
-    qr_tokens none = {0};
     qr_chat_info info = {0};
     char *text = NULL;
     size_t length = 0;
@@ -115,7 +114,7 @@ static qr_status run(const struct run_options *o, bool json, const char *argumen
     if (st == QR_OK)
         st = loaded_open(&o->model, &l, err);
     if (st == QR_OK)
-        st = request_from_options(l.model, &o->sampling, &none, &request, &seed, err);
+        request_from_options(l.model, &o->sampling, &request, &seed);
     if (st == QR_OK)
         st = make_prompt(o, l.model, text, length, &request, err);
     if (st == QR_OK) {

@@ -28,17 +28,13 @@ static void set_defaults(const qr_model *model, const struct sampling_options *o
     out->request.stop_count = o->stop.count;
 }
 
-qr_status request_from_options(const qr_model *model, const struct sampling_options *options, qr_tokens *tokens,
-                               struct request_text *out, uint64_t *seed, qr_error *err)
+void request_from_options(const qr_model *model, const struct sampling_options *options, struct request_text *out,
+                          uint64_t *seed)
 {
-    (void)err;
     set_defaults(model, options, out);
     *seed = options->has_seed ? options->seed : random_seed();
     out->sampling.seed = (int64_t)*seed;
-    out->tokens = *tokens;
-    *tokens = (qr_tokens){0};
     request_text_point(out);
-    return QR_OK;
 }
 
 static qr_status read_prompt(const qr_model *model, const struct json *line, struct request_text *out, qr_error *err)

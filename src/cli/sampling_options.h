@@ -46,9 +46,9 @@ struct sampling_options {
     {.name = "ignore-eos", .kind = OPTION_FLAG, .target = &(s).ignore_eos, .help = "go on past the end token"}
 /* clang-format on */
 
-/* Fills sampling and limits from flags; the prompt (`tokens`) is taken over. `*seed` gets the seed in use. */
-qr_status request_from_options(const qr_model *model, const struct sampling_options *options, qr_tokens *tokens,
-                               struct request_text *out, uint64_t *seed, qr_error *err);
+/* Fills sampling and limits from flags, not the prompt. `*seed` gets the seed in use. */
+void request_from_options(const qr_model *model, const struct sampling_options *options, struct request_text *out,
+                          uint64_t *seed);
 
 /* Fills it from a JSON object with "tokens", "prompt" (text with markup) or "messages", and the members of protocol.md
  * 4.2 that say how tokens are drawn; others are left to the chat template, or refused (cli/request_members.h). Absent members are `defaults`'. The JSON must
