@@ -1,8 +1,7 @@
 /* GET /metrics: counters and gauges in Prometheus' text form (protocol.md 4.9). */
-#define _GNU_SOURCE
 #include <math.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "serve/api.h"
 #include "serve/routes.h"
 #include "serve/server.h"
@@ -113,13 +112,6 @@ static void write_drafts(const qr_draft_metrics *d, struct buffer *b)
         labelled(b, "draft_rests_total", "reason", qr_rest_name((qr_rest)i), d->rests[i]);
 }
 
-static double cpu_seconds(void)
-{
-    struct timespec t = {0};
-    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static void alias(struct buffer *b, const char *name, const char *type, const char *ours, double value)
 {
     buffer_printf(b, "# HELP vllm:%s as quire_%s\n# TYPE vllm:%s %s\nvllm:%s %.17g\n", name, ours, name, type, name, value);
@@ -174,7 +166,7 @@ static void write_engine(const struct server *s, struct buffer *b)
     gauge(b, "last_step_age_seconds", "since the last step that went well; -1: none yet", m.last_step_age);
     gauge(b, "longest_silence_seconds", "since the last token of the request that has been silent longest", m.longest_silence);
     head(b, "process_cpu_seconds_total", "counter", "processor time of all threads");
-    buffer_printf(b, "quire_process_cpu_seconds_total %.6f\n", cpu_seconds());
+    buffer_printf(b, "quire_process_cpu_seconds_total %.6f\n", clock_cpu_seconds());
     head(b, "build_info", "gauge", "what runs here");
     buffer_printf(b, "quire_build_info{version=\"%s\",commit=\"%s\",model=\"%s\",family=\"%s\",backend=\"%s\",profile=\"%s\"} 1\n",
                   qr_version(), quire_commit, s->info.name, s->info.family, s->info.backend, s->info.profile);
