@@ -11,21 +11,21 @@ static int64_t chunks(const struct device_plan *d, int64_t bytes)
     return chunk > 0 ? (bytes + chunk - 1) / chunk * chunk : bytes;
 }
 
-static int64_t weights_of(const struct device_plan *d) { return chunks(d, d->matrices) + d->vectors; }
+int64_t device_plan_weights(const struct device_plan *d) { return chunks(d, d->matrices) + d->vectors; }
 
-static int64_t workspace_of(const struct device_plan *d)
+int64_t device_plan_workspace(const struct device_plan *d)
 {
     return d->staging + d->forward + d->lists + d->drafts + d->memory.scratch;
 }
 
 int64_t device_plan_beside(const struct device_plan *d)
 {
-    return weights_of(d) + workspace_of(d) + d->memory.graphs + d->memory.collective;
+    return device_plan_weights(d) + device_plan_workspace(d) + d->memory.graphs + d->memory.collective;
 }
 
 int64_t device_plan_held(const struct device_plan *d, int64_t pools)
 {
-    return weights_of(d) + workspace_of(d) + chunks(d, pools);
+    return device_plan_weights(d) + device_plan_workspace(d) + chunks(d, pools);
 }
 
 int64_t device_plan_outside(const struct device_plan *d) { return d->memory.total - d->memory.free; }
@@ -68,7 +68,7 @@ qr_status device_plan_refuse(const struct device_plan *d, int64_t pools, qr_erro
                    "E31 weights of %lld bytes, a workspace of %lld, recorded steps of %lld, a collective reserve of %lld, "
                    "%lld taken by others and %lld for safety leave %lld of %.2f of the device's %lld bytes to pools of at least "
                    "%lld; %s",
-                   (long long)weights_of(d), (long long)workspace_of(d), (long long)d->memory.graphs, (long long)d->memory.collective,
+                   (long long)device_plan_weights(d), (long long)device_plan_workspace(d), (long long)d->memory.graphs, (long long)d->memory.collective,
                    (long long)device_plan_outside(d), (long long)device_plan_safety(d), (long long)device_plan_cache(d),
                    d->utilization, (long long)d->memory.total, (long long)pools, hint);
 }

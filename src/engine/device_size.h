@@ -3,7 +3,6 @@
 #ifndef QR_ENGINE_DEVICE_SIZE_H
 #define QR_ENGINE_DEVICE_SIZE_H
 
-#include "model/weight_bytes.h"
 #include "ops/device.h"
 #include "plan/byte_plan.h"
 
@@ -13,9 +12,11 @@ struct device_plan {
     int64_t matrices, vectors;   /* weights in the device's layout */
     int64_t staging;             /* a weight on its way there */
     int64_t forward, lists, drafts; /* buffers of a step */
-    int64_t least_pools;         /* STATE and PAGE of the shortest service that was asked for */
 };
 
+/* Weights as they lie there, in whole chunks; buffers and scratch of steps. */
+int64_t device_plan_weights(const struct device_plan *d);
+int64_t device_plan_workspace(const struct device_plan *d);
 /* Everything but the pools: what is allocated, what is recorded, and the collective reserve. */
 int64_t device_plan_beside(const struct device_plan *d);
 /* Of it, and of the pools, what the backend's own allocations may come to (backend.hold). */

@@ -2,9 +2,10 @@
 
 #include <string.h>
 
+static const char *const words[] = {[GRAPHS_FULL] = "FULL", [GRAPHS_HYBRID] = "TR_HYBRID", [GRAPHS_NONE] = "NONE"};
+
 static bool graphs_parse(const char *word, enum graph_mode *out)
 {
-    static const char *const words[] = {[GRAPHS_FULL] = "FULL", [GRAPHS_HYBRID] = "TR_HYBRID", [GRAPHS_NONE] = "NONE"};
     for (int i = 0; i < 3; i++)
         if (strcmp(word, words[i]) == 0) {
             *out = (enum graph_mode)i;
@@ -16,8 +17,7 @@ static bool graphs_parse(const char *word, enum graph_mode *out)
 static void check_together(const struct run_mode *m, bool records, struct rule_list *broken)
 {
     if (!records && m->graphs != GRAPHS_NONE)
-        rule_broken(broken, "E23 cudagraph-mode is %s: this device records no graphs, wanted NONE",
-                    m->graphs == GRAPHS_FULL ? "FULL" : "TR_HYBRID");
+        rule_broken(broken, "E23 cudagraph-mode is %s: this device records no graphs, wanted NONE", words[m->graphs]);
     if (!records && m->fused)
         rule_broken(broken, "E23 level is 3: this device has no fused segments, wanted 0");
     if (records && m->fused && m->graphs == GRAPHS_HYBRID)

@@ -8,6 +8,7 @@
 #include "engine/rules.h"
 #include "engine/structs.h"
 #include "model/w8a8.h"
+#include "model/weight_bytes.h"
 #include "ops/device.h"
 #include "plan/schema.h"
 #include "run/assemble.h"
@@ -288,6 +289,8 @@ static qr_status ask_device(const struct model_plan *plan, const struct engine_p
     if (d->memory.total == 0)
         return QR_OK;
     d->utilization = out->options.gpu_memory_utilization;
+    if (out->mode.graphs == GRAPHS_NONE)
+        d->memory.graphs = 0;
     if (scores > 0 && scores < d->memory.score_band)
         d->memory.score_band = scores;
     TRY(weight_bytes_count(plan, place->checkpoint, out->drafts.drafter != QR_DRAFTER_NONE, d->memory.weight_bytes,
@@ -306,7 +309,6 @@ static int64_t device_cache_bytes(const struct model_plan *plan, const struct bu
     struct device_plan *d = &out->on_device;
     const int64_t longest = o->max_model_len > 0 ? o->max_model_len : wanted->ceiling;
     const struct model_limits limits = choose_limits(o, &out->drafts, (int32_t)longest);
-    d->least_pools = budget_least(&out->geometry, wanted);
     size_on_device(plan, out, &limits, d);
     return o->kv_ram_bytes == 0 ? device_plan_cache(d) : cache_bytes(o, 0, 0);
 }
@@ -344,9 +346,8 @@ static void tell_device(const struct device_plan *d, qr_plan_bytes *out)
 {
     if (d->memory.total == 0)
         return;
-    const int64_t workspace = d->staging + d->forward + d->lists + d->drafts + d->memory.scratch;
-    out->device_workspace = (uint64_t)workspace;
-    out->device_weights = (uint64_t)(device_plan_beside(d) - workspace - d->memory.graphs - d->memory.collective);
+    out->device_workspace = (uint64_t)device_plan_workspace(d);
+    out->device_weights = (uint64_t)device_plan_weights(d);
     out->device_scores = (uint64_t)d->memory.score_band;
     out->device_graphs = (uint64_t)d->memory.graphs;
     out->device_collective = (uint64_t)d->memory.collective;
@@ -372,8 +373,9 @@ static qr_status fit(const struct model_plan *plan, int64_t stored, const struct
     const bool own_memory = out->on_device.memory.total > 0;
     out->cache_bytes = own_memory ? device_cache_bytes(plan, &wanted, out) : cache_bytes(o, available, weights + out->prepared);
     wanted.bytes = out->cache_bytes;
-    if (own_memory && o->kv_ram_bytes == 0 && out->on_device.least_pools > wanted.bytes)
-        return device_plan_refuse(&out->on_device, out->on_device.least_pools, err);
+    const int64_t least = own_memory ? budget_least(g, &wanted) : 0; /* STATE and PAGE of the shortest service */
+    if (own_memory && o->kv_ram_bytes == 0 && least > wanted.bytes)
+        return device_plan_refuse(&out->on_device, least, err);
     st = budget_fit(g, &wanted, &out->budget, err);
     if (st != QR_OK)
         return st;
@@ -381,7 +383,8 @@ static qr_status fit(const struct model_plan *plan, int64_t stored, const struct
     out->blocks = fits->blocks;
     out->slots = fits->slots;
     out->limits = choose_limits(o, &out->drafts, (int32_t)fits->max_model_len);
-    size_on_device(plan, out, &out->limits, &out->on_device);
+    if (own_memory)
+        size_on_device(plan, out, &out->limits, &out->on_device);
     st = size_workspace(plan, place, out, err);
     if (st != QR_OK)
         return st;
@@ -424,11 +427,13 @@ qr_status engine_size(const struct model_plan *plan, int64_t stored, const struc
     qr_status st = read_options(options, &out->options, err);
     if (st != QR_OK)
         return st;
+    out->mode = modes_choose(&out->options, backend_records(place->device), &broken);
+    const int of_modes = broken.count; /* these change no size that is refused */
     out->drafts = draft_choose(plan, &out->options, &broken);
     st = choose_geometry(plan, &out->options, &out->drafts, &out->geometry, &broken, err);
     if (st != QR_OK)
         return st;
-    if (broken.count == 0) { /* there are planes to count */
+    if (broken.count == of_modes) { /* there are planes to count */
         st = fit(plan, stored, place, out, &small);
         if (st != QR_OK && st != QR_REFUSED)
             return qr_fail(err, st, "%s", small.message);
@@ -438,7 +443,6 @@ qr_status engine_size(const struct model_plan *plan, int64_t stored, const struc
             return st;
     }
     check_engine(plan, place, out, &broken);
-    out->mode = modes_choose(&out->options, backend_records(place->device), &broken);
     if (out->too_small)
         rules_join(&broken, &small);
     return rules_told(&broken, err);

@@ -6,9 +6,6 @@
 #include "model/weights.h"
 #include "plan/schema.h"
 
-/* Blocks that vectors share, and what each is aligned to (weights.c). */
-enum { SLAB_BYTES = 1 << 20, VECTOR_ALIGNMENT = 256 };
-
 struct counting {
     const struct model_plan *plan;
     const struct checkpoint *ck;
@@ -42,9 +39,10 @@ static bool is_vector(const struct tensor_spec *t)
 static enum dtype dtype_wanted(const struct counting *c, const struct tensor_spec *t)
 {
     struct official_name name;
-    const struct tensor_view *view = c->ck && t->or_bf16 ? checkpoint_find(c->ck, t->name) : NULL;
-    if (c->plan->profile != QR_PROFILE_W8A8)
+    if (c->plan->profile != QR_PROFILE_W8A8) {
+        const struct tensor_view *view = c->ck && t->or_bf16 ? checkpoint_find(c->ck, t->name) : NULL;
         return view ? view->dtype : t->dtype;
+    }
     official_split(c->plan, t->name, &name);
     const struct w8a8_recipe *recipe = w8a8_recipe_of(c->plan, &name);
     switch (recipe ? recipe->form : FORM_SAME) {
@@ -75,26 +73,16 @@ static enum weight_format format_of(const struct counting *c, enum dtype dtype)
 
 static void add_vector(struct counting *c, int64_t bytes)
 {
-    const int64_t room = (bytes + VECTOR_ALIGNMENT - 1) / VECTOR_ALIGNMENT * VECTOR_ALIGNMENT;
+    const int64_t room = (bytes + WEIGHTS_ALIGNMENT - 1) / WEIGHTS_ALIGNMENT * WEIGHTS_ALIGNMENT;
     c->out->vectors += room;
-    c->large += room > SLAB_BYTES / 8;
+    c->large += room > WEIGHTS_SLAB_BYTES / 8;
 }
 
-static int64_t add_matrix(struct counting *c, const struct weight_spec *spec)
+static void add_matrix(struct counting *c, const struct weight_spec *spec)
 {
-    const int64_t bytes = c->size(spec), staged = c->staged(spec);
-    c->out->matrices += bytes;
+    const int64_t staged = c->staged(spec);
+    c->out->matrices += c->size(spec);
     c->out->staged = staged > c->out->staged ? staged : c->out->staged;
-    return bytes;
-}
-
-/* Routed experts of the backbone come in threes, w1, w2 and w3 behind each other. */
-static void add_expert(struct counting *c, const char *name, int64_t bytes)
-{
-    if (!begins(name, "layers.") || !strstr(name, ".ffn.experts."))
-        return;
-    c->out->experts += bytes;
-    c->out->expert = 3 * bytes > c->out->expert ? 3 * bytes : c->out->expert;
 }
 
 static void add_tensor(struct counting *c, const struct tensor_spec *t)
@@ -113,7 +101,7 @@ static void add_tensor(struct counting *c, const struct tensor_spec *t)
                                .k_splits = 1};
     spec.tile = spec.format == WEIGHT_FP8 ? c->plan->config.fp8_block : 0;
     if (!ends(t->name, "confidence_head.proj.weight")) {
-        add_expert(c, t->name, add_matrix(c, &spec));
+        add_matrix(c, &spec);
         return;
     }
     const int32_t hidden = c->plan->config.hidden_size, rest = spec.k - hidden; /* two products (weights.c) */
@@ -141,6 +129,6 @@ qr_status weight_bytes_count(const struct model_plan *plan, const struct checkpo
             add_vector(&c, config.hidden_size * (int64_t)sizeof(float));
     schema_free(schema);
     /* a block ends early where the next vector does not fit */
-    out->vectors += out->vectors / 7 + (c.large + 2) * SLAB_BYTES;
+    out->vectors += out->vectors / 7 + (c.large + 2) * WEIGHTS_SLAB_BYTES;
     return QR_OK;
 }

@@ -11,9 +11,7 @@
 typedef int64_t weight_size(const struct weight_spec *spec);
 
 struct weight_bytes {
-    int64_t matrices;  /* all of them, */
-    int64_t experts;   /* and of them the backbone's routed experts, */
-    int64_t expert;    /* the largest of which, its three matrices, takes so many */
+    int64_t matrices;  /* all of them */
     int64_t vectors;   /* short tensors, with their blocks' alignment: not less than what they take */
     int64_t staged;    /* the most that one of them must be staged with */
 };

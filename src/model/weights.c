@@ -9,8 +9,6 @@
 #include "model/route_table.h"
 #include "ops/weight_spec.h"
 
-/* Vectors share blocks of backend memory of this size, at offsets of this alignment. */
-enum { SLAB_BYTES = 1 << 20, VECTOR_ALIGNMENT = 256 };
 /* A row-parallel weight is summed in this many ranges of K where it has as many scale blocks (architecture.md,
  * "Accumulation order"). */
 enum { ROW_PARALLEL_SPLITS = 8 };
@@ -38,7 +36,7 @@ static qr_status new_slab(struct loader *l, int64_t bytes, qr_error *err)
 {
     struct weights *w = l->w;
     void *slab;
-    w->slab_size = bytes > SLAB_BYTES ? bytes : SLAB_BYTES;
+    w->slab_size = bytes > WEIGHTS_SLAB_BYTES ? bytes : WEIGHTS_SLAB_BYTES;
     w->slab_used = 0;
     l->slab++;
     if (l->again)
@@ -54,7 +52,7 @@ static qr_status new_slab(struct loader *l, int64_t bytes, qr_error *err)
 static qr_status keep(struct loader *l, const void *data, int64_t bytes, void *out_pointer, qr_error *err)
 {
     struct weights *w = l->w;
-    int64_t room = (bytes + VECTOR_ALIGNMENT - 1) / VECTOR_ALIGNMENT * VECTOR_ALIGNMENT;
+    int64_t room = (bytes + WEIGHTS_ALIGNMENT - 1) / WEIGHTS_ALIGNMENT * WEIGHTS_ALIGNMENT;
     if (l->slab == 0 || w->slab_used + room > w->slab_size)
         TRY(new_slab(l, room, err));
     void *at = (uint8_t *)w->slabs[l->slab - 1] + w->slab_used;

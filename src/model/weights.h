@@ -7,6 +7,9 @@
 #include "base/loading.h"
 #include "model/tensors.h"
 
+/* Vectors share blocks of backend memory of this size, at offsets of this alignment. */
+enum { WEIGHTS_SLAB_BYTES = 1 << 20, WEIGHTS_ALIGNMENT = 256 };
+
 /* fn [(2+M)M][M*D], base [(2+M)M], scale [3] of one sub-block. */
 struct mix_weights {
     struct weight *fn;
