@@ -146,10 +146,13 @@ void speculation_pass(struct speculation *s)
 {
     if (!s || !s->choice.rests)
         return;
-    const bool without = payoff_starts_without(&s->payoff, s->choice.limit);
+    int without = -1; /* not known: nobody waits in most passes */
     for (struct task *t = s->engine->tasks; t; t = t->next)
-        if (t->r && (t->sched->state == SCHED_WAITING || t->sched->state == SCHED_HELD))
+        if (t->r && (t->sched->state == SCHED_WAITING || t->sched->state == SCHED_HELD)) {
+            if (without < 0)
+                without = payoff_starts_without(&s->payoff, s->choice.limit);
             t->sched->draftless = without;
+        }
 }
 
 void speculation_note(struct speculation *s, const struct batch *batch, double seconds)

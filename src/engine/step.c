@@ -54,7 +54,7 @@ qr_status task_add(struct task *t, const int32_t *tokens, int32_t count, int32_t
     qr_status st = image_marks(engine, tokens, count, &marks, err);
     const struct request_given given = {.id = ++engine->next_task, .priority = t->r ? t->r->priority : 0, .tokens = tokens,
                                         .count = count, .limit = limit, .image_mask = marks, .first_logits = first_logits,
-                                        .salt = t->r ? t->r->salt : block_key_salt(NULL), .owner = t};
+                                        .salt = t->r ? t->r->salt : (struct block_key){0}, .owner = t};
     if (st == QR_OK)
         st = sched_request_make(&given, engine->geometry.options.block_tokens, &t->sched, err);
     qr_free(marks);

@@ -126,7 +126,6 @@ void model_rest(struct model *m)
 qr_status model_rise(struct model *m, const struct checkpoint *ck, qr_error *err)
 {
     const unsigned parts = parts_of(&m->limits);
-    TRY(check_names(ck, m->plan, err));
     if (m->backend->rest_weights)
         return weights_rise(ck, m->plan, parts, &m->weights, err);
     return weights_open(ck, m->plan, parts, m->backend, NULL, &m->weights, err);

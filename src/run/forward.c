@@ -79,16 +79,15 @@ static qr_status open_drafts(struct runner *r, const struct assembly_limits *lim
 qr_status runner_renew_pools(struct runner *r, qr_error *err)
 {
     struct pool_layout layout;
-    void *base;
+    void *base = r->base;
     TRY(geometry_pool(r->geometry, r->options.blocks, r->options.slots, &layout, err));
     if (r->resting)
-        TRY(r->backend->rise_pool(r->backend, r->base, err));
+        TRY(r->backend->rise_pool(r->backend, base, err));
     else if (r->backend->allocate_pool)
         TRY(r->backend->allocate_pool(r->backend, layout.bytes, &base, err));
     else
         TRY(r->backend->allocate(r->backend, layout.bytes, &base, err));
-    if (!r->resting)
-        r->base = base;
+    r->base = base;
     r->resting = false;
     for (int64_t i = 0; i < r->options.slots; i++)
         r->cursors[i] = cursor_start(r->geometry);

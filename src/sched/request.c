@@ -83,7 +83,7 @@ void sched_request_free(struct sched_request *r)
 
 void sched_request_keys(struct sched_request *r, const struct block_key *root, int32_t block_tokens, int32_t blocks)
 {
-    const bool salted = r->salt.low || r->salt.high;
+    const bool salted = r->key_count == 0 && (r->salt.low || r->salt.high); /* only the first block sees it */
     const struct block_key own = salted ? block_key_salted(root, &r->salt) : *root;
     for (; r->key_count < blocks; r->key_count++) {
         const int64_t first = (int64_t)r->key_count * block_tokens;

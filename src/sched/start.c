@@ -112,12 +112,14 @@ static struct candidate best_image(struct sched *s, const struct sched_request *
     return (struct candidate){IMAGE_NONE, 0};
 }
 
-/* Whether the image that it starts from has all that is read below it for complete rings at `boundary`; -1: at none. */
+/* Whether the image that it starts from has all that is read below it for complete rings at `boundary`. */
 static bool serves_boundary(struct sched *s, const struct sched_request *r, const struct start *st, int32_t boundary)
 {
+    if (st->image == IMAGE_NONE)
+        return true;
     const struct rows_request request = rows_wanted(s, r, st->hit, 0, boundary);
     rows_exact(s->options.plan, &request, &s->row_scratch);
-    return st->image == IMAGE_NONE || image_serves(s, &s->row_scratch, st->rings_from, st->ring_layers);
+    return image_serves(s, &s->row_scratch, st->rings_from, st->ring_layers);
 }
 
 static void rows_from(struct sched *s, const struct sched_request *r, const struct start *st, struct row_plan *out)
@@ -134,7 +136,7 @@ static void start_with(struct sched *s, const struct sched_request *r, struct ca
                       : s->options.encoder_replay == REPLAY_BOUNDED ? sched_max(0, out->hit - s->block)
                                                                         : 0;
     out->ring_layers = image ? images_facts(s->images, c.image)->complete : s->layers;
-    if (!serves_boundary(s, r, out, out->boundary)) /* rings of its last layers end before what that would read */
+    if (out->boundary >= 0 && !serves_boundary(s, r, out, out->boundary)) /* rings of its last layers end before what that would read */
         out->boundary = -1;
     rows_from(s, r, out, &out->rows);
 }
