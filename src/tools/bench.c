@@ -328,6 +328,9 @@ static int check_options(const struct command_line *line, const struct bench_wha
         return options_wrong(line, "--context says nothing to prefill --replay");
     if (o->audit && !o->replay)
         return options_wrong(line, "--audit says nothing to prefill without --replay");
+    if (o->pairs && (o->requests || o->profile || o->has_steps))
+        return options_wrong(line, "--%s says nothing to drafts --pairs",
+                             o->requests ? "requests" : o->profile ? "write-profile" : "steps");
     if (o->op && !what->of_file)
         return options_wrong(line, "argument \"%s\" is one too many", o->op);
     if (what->of_file ? !o->in : !o->step.model.model && what->run != bench_memory)

@@ -124,23 +124,11 @@ static qr_draft_metrics since(const qr_draft_metrics *before, const qr_draft_met
 
 static qr_status run_kind(qr_engine *engine, const struct kind *kind, struct outcome *out, qr_error *err)
 {
-    qr_handle handles[OF_A_KIND];
     qr_metrics before = {.size = sizeof before}, after = {.size = sizeof after};
-    qr_status st = QR_OK;
-    int submitted = 0;
     qr_get_metrics(engine, &before);
     const double start = clock_seconds();
     const double cpu = clock_cpu_seconds();
-    for (int i = 0; st == QR_OK && i < kind->count; i++) {
-        st = qr_submit(engine, &kind->requests[i].request, NULL, NULL, &handles[i], err);
-        submitted += st == QR_OK;
-    }
-    for (int i = 0; i < submitted; i++) {
-        if (st == QR_OK)
-            st = bench_finish(engine, handles[i], err);
-        else
-            qr_release(engine, handles[i]);
-    }
+    const qr_status st = bench_answers(engine, kind->requests, kind->count, err);
     out->seconds = clock_seconds() - start;
     out->cpu = clock_cpu_seconds() - cpu;
     qr_get_metrics(engine, &after);

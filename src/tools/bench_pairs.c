@@ -8,10 +8,10 @@
 #include "cli/plan.h"
 #include "cli/print_json.h"
 #include "engine/engine.h"
-#include "engine/speculate.h"
 #include "tools/bench_random.h"
+#include "tools/scripted_drafts.h"
 
-enum { REQUESTS = 8 };
+enum { REQUESTS = BENCH_ANSWERS };
 enum side { WITHOUT, AUTO, SIDES };
 
 static const struct text {
@@ -37,30 +37,13 @@ struct pairs_bench {
 
 /* ---- running ---- */
 
-/* Requests [from, to) at once. */
-static qr_status answer(struct pairs_bench *b, qr_engine *engine, int from, int to, qr_error *err)
-{
-    qr_handle handles[REQUESTS];
-    int submitted = from;
-    qr_status st = QR_OK;
-    for (; st == QR_OK && submitted < to; submitted++)
-        st = qr_submit(engine, &b->requests[submitted].request, NULL, NULL, &handles[submitted], err);
-    const int held = st == QR_OK ? submitted : submitted - 1;
-    for (int i = from; i < held; i++)
-        if (st == QR_OK)
-            st = bench_finish(engine, handles[i], err);
-        else
-            qr_release(engine, handles[i]);
-    return st;
-}
-
 static qr_status run_turns(struct pairs_bench *b, qr_engine *const *engines, int turn, struct pair *out, qr_error *err)
 {
     for (int from = 0; from < REQUESTS; from += b->o->batch, turn++)
         for (int k = 0; k < SIDES; k++) {
             const int side = (turn + k) % SIDES, to = from + b->o->batch < REQUESTS ? from + b->o->batch : REQUESTS;
             const double start = clock_seconds(), cpu = clock_cpu_seconds();
-            const qr_status st = answer(b, engines[side], from, to, err);
+            const qr_status st = bench_answers(engines[side], b->requests + from, to - from, err);
             if (st != QR_OK)
                 return st;
             out->cpu[side] += clock_cpu_seconds() - cpu;
@@ -69,35 +52,17 @@ static qr_status run_turns(struct pairs_bench *b, qr_engine *const *engines, int
     return QR_OK;
 }
 
-struct any_drafts {
-    uint64_t random;
-    uint32_t vocab;
-};
-
-static int32_t any_drafts(void *user, const struct sched_request *r, int32_t *drafts, int32_t count, int32_t limit)
-{
-    struct any_drafts *any = user;
-    (void)r;
-    (void)limit;
-    for (int32_t i = 0; i < count; i++) {
-        any->random = any->random * 6364136223846793005u + 1442695040888963407u;
-        drafts[i] = (int32_t)((any->random >> 33) % any->vocab);
-    }
-    return count;
-}
-
 static qr_status run_pair(struct pairs_bench *b, const struct text *text, int number, struct pair *out, qr_error *err)
 {
     static const char *const methods[SIDES] = {"none", "auto"};
-    struct any_drafts any = {.random = (uint64_t)number + 1};
-    const struct draft_hook hook = {.replace = any_drafts, .user = &any};
+    struct scripted_drafts any = {.mode = SCRIPT_RANDOM, .random = (uint64_t)number + 1};
     qr_model_info info;
     qr_engine *engines[SIDES] = {0};
     qr_metrics after = {.size = sizeof after};
     qr_status st = QR_OK;
     *out = (struct pair){0};
     qr_model_get_info(b->model, &info);
-    any.vocab = (uint32_t)info.vocab_size;
+    any.vocab = info.vocab_size;
     for (int side = 0; st == QR_OK && side < SIDES; side++) {
         qr_engine_options options = b->options;
         options.method = methods[side];
@@ -106,7 +71,7 @@ static qr_status run_pair(struct pairs_bench *b, const struct text *text, int nu
     if (st == QR_OK && !engines[AUTO]->speculation)
         st = qr_fail(err, QR_UNSUPPORTED, "bench drafts: the checkpoint has no drafter that can run");
     if (st == QR_OK && text->any)
-        speculation_hook(engines[AUTO]->speculation, &hook);
+        script_install(&any, engines[AUTO]);
     if (st == QR_OK)
         st = run_turns(b, engines, number, out, err);
     if (st == QR_OK)
@@ -274,6 +239,8 @@ qr_status bench_pairs_run(const struct bench_pairs *o, qr_error *err)
     m.max_num_seqs = o->batch;
     m.no_prefix_caching = true; /* the same prompts again and again */
     m.method = "auto";          /* what is planned for */
+    if (m.max_model_len == 0)   /* two engines stand side by side: no larger than the answers need */
+        m.max_model_len = BENCH_RANDOM_PROMPT + o->tokens;
     const qr_model_options model_options = model_options_model(&m);
     b.options = model_options_engine(&m);
     qr_status st = plan_before_loading(&m, &b.options, err);

@@ -13,7 +13,7 @@ struct bench_pairs {
 };
 
 /* Eight answers to random tokens, first with the drafter's own drafts, then with drafts of any tokens in their place, which are
- * practically never right. A pair of runs has two engines of its own, opened side by side, which take turns at `batch` requests, in
+ * practically never right. A pair of runs has two engines of its own, side by side, each as large as the plan that is printed, which take turns at `batch` requests, in
  * one order and then in the other, so that what else the machine does falls on both. What counts is the processor time of
  * the whole program, which other programs lengthen little. Prints the medians, and the median, quartiles and extremes of
  * the pairs' quotients. */

@@ -2,14 +2,12 @@
 
 #include "base/alloc.h"
 
-enum { PROMPT = 32 };
-
 static qr_status random_prompt(struct request_text *r, int32_t vocab, uint64_t *state, qr_error *err)
 {
-    r->tokens.data = qr_calloc(PROMPT, sizeof *r->tokens.data);
+    r->tokens.data = qr_calloc(BENCH_RANDOM_PROMPT, sizeof *r->tokens.data);
     if (!r->tokens.data)
         return qr_fail(err, QR_NO_MEMORY, "no memory for a prompt of random tokens");
-    for (r->tokens.count = 0; r->tokens.count < PROMPT; r->tokens.count++) {
+    for (r->tokens.count = 0; r->tokens.count < BENCH_RANDOM_PROMPT; r->tokens.count++) {
         *state = *state * 6364136223846793005u + 1442695040888963407u;
         r->tokens.data[r->tokens.count] = (int32_t)((*state >> 33) % (uint64_t)vocab);
     }
@@ -37,7 +35,7 @@ qr_status bench_random(const qr_model *model, int tokens, struct request_text *o
     return st;
 }
 
-qr_status bench_finish(qr_engine *engine, qr_handle handle, qr_error *err)
+static qr_status finish(qr_engine *engine, qr_handle handle, qr_error *err)
 {
     qr_event event = {0};
     qr_status st = QR_OK;
@@ -46,5 +44,22 @@ qr_status bench_finish(qr_engine *engine, qr_handle handle, qr_error *err)
     if (st == QR_OK && event.error)
         st = qr_fail(err, event.error->status, "%s", event.error->message);
     qr_release(engine, handle);
+    return st;
+}
+
+qr_status bench_answers(qr_engine *engine, const struct request_text *requests, int count, qr_error *err)
+{
+    qr_handle handles[BENCH_ANSWERS];
+    qr_status st = QR_OK;
+    int submitted = 0;
+    for (int i = 0; st == QR_OK && i < count; i++) {
+        st = qr_submit(engine, &requests[i].request, NULL, NULL, &handles[i], err);
+        submitted += st == QR_OK;
+    }
+    for (int i = 0; i < submitted; i++)
+        if (st == QR_OK)
+            st = finish(engine, handles[i], err);
+        else
+            qr_release(engine, handles[i]);
     return st;
 }

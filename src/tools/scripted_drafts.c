@@ -50,9 +50,19 @@ static int32_t choose(struct scripted_drafts *s, int32_t count)
     return 0;
 }
 
+/* Any tokens: of no line. */
+static int32_t replace_by_any(struct scripted_drafts *s, int32_t *drafts, int32_t made)
+{
+    for (int32_t i = 0; i < made; i++)
+        drafts[i] = (int32_t)any(s, (uint32_t)s->vocab);
+    return made;
+}
+
 static int32_t replace(void *user, const struct sched_request *r, int32_t *drafts, int32_t count, int32_t limit)
 {
     struct scripted_drafts *s = user;
+    if (s->mode == SCRIPT_RANDOM)
+        return replace_by_any(s, drafts, s->ragged ? (int32_t)any(s, (uint32_t)limit + 1) : limit);
     struct script_line *line = find(s, r);
     if (s->mode == SCRIPT_OWN || !line)
         return count;
@@ -63,12 +73,10 @@ static int32_t replace(void *user, const struct sched_request *r, int32_t *draft
         const int32_t at = r->count + i, truth = at < line->count ? line->tokens[at] : 0;
         const bool wrong = s->mode == SCRIPT_WRONG_AT ? i == right : i >= right;
         as_meant &= at < line->count;
-        drafts[i] = s->mode == SCRIPT_RANDOM ? (int32_t)any(s, (uint32_t)s->vocab)
-                    : wrong                  ? (truth + 1 + i) % s->vocab
-                                             : truth;
+        drafts[i] = wrong ? (truth + 1 + i) % s->vocab : truth;
     }
     line->asked = r->count;
-    line->right = as_meant && s->mode != SCRIPT_RANDOM ? right : -1;
+    line->right = as_meant ? right : -1;
     return made;
 }
 

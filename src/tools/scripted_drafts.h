@@ -10,7 +10,7 @@ enum script_mode {
     SCRIPT_EVERY,   /* at each parity every number of right drafts in turn, then any */
     SCRIPT_RIGHT,   /* all are right */
     SCRIPT_WRONG_AT, /* all but one */
-    SCRIPT_RANDOM,  /* any tokens */
+    SCRIPT_RANDOM,  /* any tokens, whatever the prompt */
     SCRIPT_OWN      /* what the drafter itself said */
 };
 

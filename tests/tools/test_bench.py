@@ -182,6 +182,8 @@ class Bench(unittest.TestCase):
                            (["prefill", *model, "--replay", "--context", "5"], "--context says nothing to prefill --replay"),
                            (["prefill", *model, "--audit"], "--audit says nothing to prefill without --replay"),
                            (["rows", *model, "--audit"], "--audit says nothing to rows"),
+                           (["drafts", *model, "--pairs", "1", "--steps", "2"], "--steps says nothing to drafts --pairs"),
+                           (["drafts", *model, "--pairs", "1", "--requests", "x"], "--requests says nothing to drafts --pairs"),
                            (["rows", *model, "--in", "x"], "--in says nothing to rows"),
                            (["decode", *model, "--mtp", "--rows", "4"], "--rows is 4, wanted 2 with --mtp"),
                            (["op", "--in", "x", *model], "--model says nothing to op"),
