@@ -27,36 +27,38 @@ static qr_status fetch_page(const qr_engine *engine, block_id id, const struct p
             TRY(fetch_plane(engine, pool->index_scale_offset[o], g->owner[o].index_scale_block_bytes, id,
                             page + one->index_scale_offset[o], err));
     }
-    return QR_OK;
+    return engine->backend->fence(engine->backend, err);
 }
 
-/* Sums of the pages in the index, 0 for others, of an engine that nobody uses at the moment. [blocks]; NULL: without memory, or
- * the device's cannot be read. */
-static uint64_t *indexed_sums(const qr_engine *engine)
+/* Sums of the pages in the index, 0 for others, of an engine that nobody uses at the moment. [blocks], the caller's; NULL where it
+ * fails. */
+static qr_status indexed_sums(const qr_engine *engine, uint64_t **out, qr_error *err)
 {
     const struct blocks *blocks = sched_blocks(engine->sched);
     struct pool_layout one;
     uint64_t *sums = qr_calloc((size_t)engine->pool.blocks, sizeof *sums);
-    qr_status st = geometry_pool(&engine->geometry, 1, 0, &one, NULL);
+    qr_status st = geometry_pool(&engine->geometry, 1, 0, &one, err);
     uint8_t *page = st == QR_OK ? qr_calloc((size_t)one.bytes, 1) : NULL;
-    for (block_id id = 1; page && sums && st == QR_OK && id <= blocks_usable(blocks); id++)
+    if (st == QR_OK && (!page || !sums))
+        st = qr_fail(err, QR_NO_MEMORY, "no memory for sums of pages");
+    for (block_id id = 1; st == QR_OK && id <= blocks_usable(blocks); id++)
         if (blocks_indexed(blocks, id)) {
-            st = fetch_page(engine, id, &one, page, NULL);
-            sums[id] = page_sum(&engine->geometry, &one, page, 0);
+            st = fetch_page(engine, id, &one, page, err);
+            if (st == QR_OK)
+                sums[id] = page_sum(&engine->geometry, &one, page, 0);
         }
-    if (!page || st != QR_OK) {
-        qr_free(sums);
-        sums = NULL;
-    }
     qr_free(page);
-    return sums;
+    *out = st == QR_OK ? sums : NULL;
+    if (st != QR_OK)
+        qr_free(sums);
+    return st;
 }
 
 static qr_status same_pages(const qr_engine *engine, const uint64_t *before, qr_error *err)
 {
-    uint64_t *now = indexed_sums(engine);
+    uint64_t *now;
     int64_t compared = 0;
-    qr_status st = before && now ? QR_OK : qr_fail(err, QR_NO_MEMORY, "no memory for sums of pages");
+    qr_status st = indexed_sums(engine, &now, err);
     for (int64_t id = 1; st == QR_OK && id < engine->pool.blocks; id++) {
         compared += before[id] && now[id];
         if (before[id] && now[id] && before[id] != now[id])
@@ -127,7 +129,8 @@ static qr_status one_hit(struct accept *a, qr_engine *engine, const struct hit *
     TRY(warm(a, engine, h->boundary, err));
     if (!h->images)
         TRY(accept_inject(engine, QR_INJECT_DROP_IMAGES, 0, 1, err));
-    uint64_t *before = indexed_sums(engine);
+    uint64_t *before;
+    TRY(indexed_sums(engine, &before, err));
     const qr_metrics counted = accept_metrics(engine);
     qr_status st = accept_ask(engine, &p, ACCEPT_ANSWER, &r, err);
     const qr_metrics m = accept_metrics(engine);
@@ -167,8 +170,8 @@ static qr_status bounded_pair(struct accept *a, qr_engine *engine, int32_t hit, 
     char what[100];
     TRY(warm(a, engine, hit, err));
     const qr_metrics counted = accept_metrics(engine);
-    uint64_t *before = indexed_sums(engine);
-    qr_status st = QR_OK;
+    uint64_t *before;
+    qr_status st = indexed_sums(engine, &before, err);
     for (int i = 0; i < 2; i++)
         accept_prompt(a, 1, hit, 200 + 30 * i + suffix[i], hit + suffix[i], &p[i]);
     for (int i = 0; st == QR_OK && i < 2; i++)
