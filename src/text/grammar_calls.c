@@ -186,12 +186,9 @@ static qr_status by_schema(struct call_grammar *c, const struct tool *tool, qr_e
     return st;
 }
 
-static void tell_hint(const struct call_grammar *c, const struct tool *tool, qr_status st, const qr_error *why)
+static void tell_hint(const struct call_grammar *c, const struct tool *tool, const char *why)
 {
-    char large[80];
-    snprintf(large, sizeof large, "it takes more than %d nodes of a grammar", GRAMMAR_MOST_HINT);
-    qr_logf(c->log, QR_LOG_WARN, "the schema of the tool %.100s is only a hint, of its parameters their names are held to: %s", tool->name,
-            st == QR_OK ? large : why->message);
+    qr_logf(c->log, QR_LOG_WARN, "the schema of the tool %.100s is only a hint, of its parameters their names are held to: %s", tool->name, why);
 }
 
 /* Whether the whole schema of a tool can be obeyed: tries it on a grammar of its own. */
@@ -207,14 +204,20 @@ static bool can_obey(struct call_grammar *c, const struct tool *tool)
     trial.json = &json;
     trial.path = NULL;
     qr_error why = {0};
-    const qr_status st = by_schema(&trial, tool, &why, GRAMMAR_RETURN, &out);
+    qr_status st = by_schema(&trial, tool, &why, GRAMMAR_RETURN, &out);
     if (st == QR_NO_MEMORY || json.g->no_memory)
         c->json->g->no_memory = true;
-    const bool can = st == QR_OK && !grammar_failed(json.g) && json.g->node_count < GRAMMAR_MOST_HINT && out != GRAMMAR_NOTHING;
+    const bool large = json.g->too_large || json.g->node_count >= GRAMMAR_MOST_HINT;
     grammar_release(json.g);
-    if (!can && !failed(c))
-        tell_hint(c, tool, st, &why);
-    return can;
+    if (st == QR_OK && large)
+        st = qr_fail(&why, QR_BAD_REQUEST, "it takes more than %d nodes of a grammar", GRAMMAR_MOST_HINT);
+    else if (st == QR_OK && out == GRAMMAR_NOTHING)
+        st = qr_fail(&why, QR_BAD_REQUEST, "no call could fit it");
+    if (failed(c))
+        return false;
+    if (st != QR_OK)
+        tell_hint(c, tool, why.message);
+    return st == QR_OK;
 }
 
 static grammar_node_id parameters_node(struct call_grammar *c, const struct tool *tool, grammar_node_id next)

@@ -155,21 +155,20 @@ static void keep_line(void *user, enum qr_log_level level, const char *line)
     snprintf(user, 300, "%s", line);
 }
 
-/* What becomes of a forced call of a tool whose parameters take a large grammar. */
-static qr_status make_large(int least, const char *extra, char said[300], qr_error *err)
+/* What becomes of a forced call of a tool with such parameters. */
+static qr_status make_parameters(const char *parameters, const char *extra, char said[300], qr_error *err)
 {
     const struct chat_options options = chat_options_default(CHAT_V41);
     const struct qr_log log = {.write = keep_line, .user = said, .level = QR_LOG_WARN};
-    char request[600];
+    char request[800];
     const char *param;
     struct json_document *doc;
     struct chat chat;
     struct grammar *g = NULL;
     said[0] = '\0';
     snprintf(request, sizeof request,
-             REQUEST("\"tool_choice\":\"required\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"write\"%s,\"parameters\":{"
-                     "\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"minLength\":%d},\"b\":{\"type\":\"string\","
-                     "\"minLength\":%d}}}}}]"), extra, least, least);
+             REQUEST("\"tool_choice\":\"required\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"write\"%s,"
+                     "\"parameters\":%s}}]"), extra, parameters);
     assert_int_equal(json_parse(request, strlen(request), "request", false, &doc, NULL), QR_OK);
     assert_int_equal(chat_render(json_root(doc), &options, &chat, NULL, NULL), QR_OK);
     const qr_status st = grammar_make_answer(&chat, CHAT_V41, rig.tok, &log, &g, NULL, &param, err);
@@ -177,6 +176,15 @@ static qr_status make_large(int least, const char *extra, char said[300], qr_err
     chat_free(&chat);
     json_close(doc);
     return st;
+}
+
+/* Of parameters that take a large grammar. */
+static qr_status make_large(int least, const char *extra, char said[300], qr_error *err)
+{
+    char parameters[200];
+    snprintf(parameters, sizeof parameters, "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"minLength\":%d},"
+             "\"b\":{\"type\":\"string\",\"minLength\":%d}}}", least, least);
+    return make_parameters(parameters, extra, said, err);
 }
 
 static void a_schema_that_is_too_large_is_a_hint_that_the_log_tells_of_or_refused_by_name(void **state)
@@ -193,6 +201,10 @@ static void a_schema_that_is_too_large_is_a_hint_that_the_log_tells_of_or_refuse
     assert_non_null(strstr(err.message, "the parameters of write take too large a grammar: more than 131072 nodes"));
     assert_int_equal(make_large(20000, "", said, &err), QR_OK); /* not supported at all */
     assert_non_null(strstr(said, "minLength"));
+    assert_int_equal(make_parameters("{\"type\":\"string\"}", "", said, &err), QR_OK);
+    assert_non_null(strstr(said, "no call could fit it"));
+    assert_int_equal(make_parameters("{\"type\":\"object\",\"properties\":{\"a\":false},\"required\":[\"a\"]}", "", said, &err), QR_OK);
+    assert_non_null(strstr(said, "no call could fit it"));
 }
 
 static void strict_tools_leave_text_free_and_hold_calls(void **state)
