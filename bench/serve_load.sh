@@ -5,11 +5,14 @@
 set -eu
 program=${1:-build/release/quire} model=${2:-models/tiny-v41} connections=${3:-64} seconds=${4:-10}
 command -v wrk >/dev/null || { echo "wrk is not here (apt-get install wrk)" >&2; exit 1; }
-folder=$(mktemp -d)
-trap 'kill $server 2>/dev/null; wait $server 2>/dev/null; rm -rf "$folder"' EXIT
+folder=$(mktemp -d) server=
+trap 'set +e; kill $server 2>/dev/null; wait $server 2>/dev/null; rm -rf "$folder"' EXIT
 "$program" serve --model "$model" --port 0 --quiet --kv-ram-bytes 200000000 --max-model-len 2048 --max-queue 4096 >"$folder/address" &
 server=$!
-while [ ! -s "$folder/address" ]; do sleep 0.1; done
+while [ ! -s "$folder/address" ]; do
+    kill -0 "$server" 2>/dev/null || exit 1 # it has said why
+    sleep 0.1
+done
 url=$(cat "$folder/address")
 cat >"$folder/chat.lua" <<'LUA'
 wrk.method = "POST"
