@@ -71,11 +71,11 @@ static qr_status take_deltas(struct choice *c, const qr_delta *deltas, size_t co
 static bool is_said(const qr_event *e) { return e->finish != QR_FINISH_STOP || e->stop_token < 0; }
 
 /* Text that no one will see. */
-static void note_discarded(const struct choice *c, int32_t token)
+static void note_discarded(struct choice *c, int32_t token)
 {
     size_t length = 0;
     (void)qr_token_bytes(c->job->server->model, token, &length);
-    count_discarded(c->job->server->counters, length);
+    c->discarded_bytes += length;
 }
 
 static qr_status take_token(struct choice *c, const qr_event *e, qr_error *err)
@@ -122,7 +122,7 @@ static void finish(struct choice *c, const qr_event *e)
     enum ended_by how = c->finish == QR_FINISH_LENGTH ? ENDED_LENGTH : ENDED_STOP;
     if (c->parser)
         how = reasons[c->parsed.end];
-    count_ended(job->server->counters, how, c->usage.seconds, c->parser ? &c->parsed : NULL);
+    count_ended(job->server->counters, how, c->usage.seconds, c->parser ? &c->parsed : NULL, c->discarded_bytes);
     note_bare_reasoning(c);
     job->done++;
     if (job->dialect->done)

@@ -58,13 +58,6 @@ void count_gone(struct counters *c, enum gone_phase phase)
     pthread_mutex_unlock(&c->lock);
 }
 
-void count_discarded(struct counters *c, size_t bytes)
-{
-    pthread_mutex_lock(&c->lock);
-    c->sum.discarded_bytes += bytes;
-    pthread_mutex_unlock(&c->lock);
-}
-
 static void add_to_histogram(qr_histogram *h, double seconds)
 {
     int bucket = 0;
@@ -74,7 +67,7 @@ static void add_to_histogram(qr_histogram *h, double seconds)
     h->sum += seconds;
 }
 
-void count_ended(struct counters *c, enum ended_by how, double seconds, const qr_parser_state *parsed)
+void count_ended(struct counters *c, enum ended_by how, double seconds, const qr_parser_state *parsed, uint64_t discarded_bytes)
 {
     pthread_mutex_lock(&c->lock);
     c->sum.ended[how]++;
@@ -84,6 +77,7 @@ void count_ended(struct counters *c, enum ended_by how, double seconds, const qr
         c->sum.refused_calls += (uint64_t)parsed->refused_calls;
         c->sum.cut_calls += (uint64_t)parsed->cut_calls;
         c->sum.discarded_tokens += (uint64_t)parsed->discarded_tokens;
+        c->sum.discarded_bytes += discarded_bytes;
     }
     pthread_mutex_unlock(&c->lock);
 }

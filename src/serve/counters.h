@@ -25,8 +25,8 @@ struct counters *counters_open(void); /* NULL without memory */
 void counters_close(struct counters *c);
 void count_answer(struct counters *c, const struct route *route, int status); /* route NULL: a path that there is not */
 void count_gone(struct counters *c, enum gone_phase phase);
-void count_discarded(struct counters *c, size_t bytes); /* of a token behind finished calls */
-void count_ended(struct counters *c, enum ended_by how, double seconds, const qr_parser_state *parsed /* or NULL */);
+/* `parsed` or NULL; discarded_bytes: of its discarded tokens. */
+void count_ended(struct counters *c, enum ended_by how, double seconds, const qr_parser_state *parsed, uint64_t discarded_bytes);
 struct counted counters_get(const struct counters *c);
 /* Answers of the route with that number (route_count(): of none) and that status. */
 uint64_t counters_answers(const struct counters *c, size_t route, int status);

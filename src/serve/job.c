@@ -159,7 +159,7 @@ void job_close(struct job *job)
         count_gone(job->server->counters, phase_of(job));
     for (int i = 0; i < job->count; i++) {
         if (job->choices[i].submitted && !job->choices[i].done && !job->failed)
-            count_ended(job->server->counters, ENDED_CANCELLED, clock_seconds() - job->began, NULL);
+            count_ended(job->server->counters, ENDED_CANCELLED, clock_seconds() - job->began, NULL, 0);
         if (job->choices[i].submitted)
             qr_release(job->server->engine, job->choices[i].handle);
     }
@@ -285,7 +285,7 @@ static void fail(struct job *job, qr_status st, const qr_error *err)
     for (int i = 0; i < job->count; i++)
         if (job->choices[i].submitted && !job->choices[i].done) {
             qr_cancel(job->server->engine, job->choices[i].handle);
-            count_ended(job->server->counters, st == QR_CANCELLED ? ENDED_CANCELLED : ENDED_ERROR, 0, NULL);
+            count_ended(job->server->counters, st == QR_CANCELLED ? ENDED_CANCELLED : ENDED_ERROR, 0, NULL, 0);
         }
 }
 

@@ -33,6 +33,7 @@ struct choice {
     int32_t stop_string, stop_token;
     qr_usage usage;            /* with the last event that was taken */
     int64_t tokens;            /* taken into the answer */
+    uint64_t discarded_bytes;  /* of the tokens behind finished calls */
     struct buffer ids;         /* int32_t each, where wanted */
     struct buffer reasoning, content;
     struct said_call *calls;
