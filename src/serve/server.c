@@ -317,18 +317,11 @@ qr_status server_open(const struct serve_settings *settings, qr_model *model, qr
     return st;
 }
 
-static void wait_for_jobs(struct server *s, double seconds)
+/* even_asleep: also for answers that cannot go on. */
+static void wait_for_jobs(struct server *s, double seconds, bool even_asleep)
 {
     const double end = clock_seconds() + seconds;
-    while (keeper_jobs(s->keeper) && clock_seconds() < end && !atomic_load(&s->hurried))
-        usleep(20000);
-}
-
-/* Answers that can go on; the others would only be waited for. */
-static void wait_for_answers(struct server *s, double seconds)
-{
-    const double end = clock_seconds() + seconds;
-    while (keeper_jobs(s->keeper) && clock_seconds() < end && !atomic_load(&s->hurried) && !atomic_load(&s->asleep))
+    while (keeper_jobs(s->keeper) && clock_seconds() < end && !atomic_load(&s->hurried) && (even_asleep || !atomic_load(&s->asleep)))
         usleep(20000);
 }
 
@@ -341,7 +334,7 @@ void server_drain(struct server *s, double seconds)
     const MHD_socket listening = MHD_quiesce_daemon(s->daemon);
     if (listening != MHD_INVALID_SOCKET)
         close(listening);
-    wait_for_answers(s, seconds);
+    wait_for_jobs(s, seconds, false);
 }
 
 void server_close(struct server *s)
@@ -351,7 +344,7 @@ void server_close(struct server *s)
         atomic_store(&s->draining, true);
         atomic_store(&s->hurried, false);
         keeper_abort_all(s->keeper, "the server is shutting down");
-        wait_for_jobs(s, LAST_WORDS);
+        wait_for_jobs(s, LAST_WORDS, true);
         MHD_stop_daemon(s->daemon);
     }
     if (s->keeper)
