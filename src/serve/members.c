@@ -235,10 +235,9 @@ static qr_status read_salt(const struct json *line, qr_request *out, qr_error *e
 static qr_status read_most(const struct json *line, const char *name, struct request_text *out, qr_error *err)
 {
     int64_t most;
-    if (json_int64(member_of(line, name), &most) && most > INT32_MAX)
-        out->request.max_tokens = INT32_MAX;
-    else
+    if (!json_int64(member_of(line, name), &most) || most <= INT32_MAX)
         return member_int(line, name, out->may_say_nothing ? 0 : 1, INT32_MAX, &out->request.max_tokens, err);
+    out->request.max_tokens = INT32_MAX;
     return QR_OK;
 }
 
