@@ -7,7 +7,6 @@
 /* job->own of the dialect. */
 struct completion {
     bool echo, logprobs;
-    bool no_answer;                 /* as in a job */
     qr_tokens *prompts;             /* until a job has them */
     bool *begun;                    /* [prompt_count]: a BOS was put before it, which is no part of its text */
     size_t prompt_count;

@@ -92,28 +92,34 @@ static bool fit(struct exchange *x, struct asked *a, struct completion *c, struc
 {
     const struct server *s = x->server;
     const int32_t by_default = s->settings.default_max_tokens ? s->settings.default_max_tokens : 16;
-    const int32_t asked = a->text.request.max_tokens;
-    if (c->no_answer)
-        a->limited = true, a->text.request.max_tokens = 1;
     for (size_t p = 0; p < c->prompt_count; p++) { /* the shortest room counts for all */
         if (!asked_fit(x, c->prompts[p].count, by_default, a, refusal))
             return false;
         a->limited = true;
     }
-    return asked >= 0;
+    return true;
+}
+
+/* Of which the prompt alone is said; the engine makes one token all the same. */
+static bool wants_no_answer(const struct json *body)
+{
+    int64_t most;
+    return json_int64(member_of(body, "max_tokens"), &most) && most == 0;
 }
 
 static bool read_request(struct exchange *x, const struct json *body, struct asked *a, struct completion *c, struct refusal *refusal)
 {
     qr_error err = {0};
-    int64_t most = -1;
     if (!asked_read(x, body, true, a, refusal))
         return false;
     const qr_status st = member_bool(body, "echo", &c->echo, &err);
     bool good = st == QR_OK || refuse_member(refusal, st, &err);
-    c->no_answer = json_int64(member_of(body, "max_tokens"), &most) && most == 0;
-    if (good && c->no_answer && !c->echo)
-        good = refuse(refusal, 400, NULL, "max_tokens", "max_tokens: 0, wanted 1 or more without echo");
+    if (wants_no_answer(body)) {
+        if (good && !c->echo)
+            good = refuse(refusal, 400, NULL, "max_tokens", "max_tokens: 0, wanted 1 or more without echo");
+        a->limited = true;
+        a->text.request.max_tokens = 1;
+    }
     settle_logprobs(body, c, &a->text.request);
     return good && check_members(body, a, refusal) && read_prompts(x->server, body, c, refusal) && fit(x, a, c, refusal);
 }
@@ -143,7 +149,7 @@ enum MHD_Result api_completions(struct exchange *x)
     c->prompts = NULL;
     const struct job_request request = {.dialect = &completions_dialect, .stream = a.stream, .include_usage = a.include_usage,
                                         .usage_always = a.usage_always, .return_token_ids = a.return_token_ids,
-                                        .no_answer = c->no_answer,
+                                        .no_answer = wants_no_answer(json_root(document)),
                                         .answers = a.answers, .document = document, .text = &a.text, .prompts = prompts,
                                         .prompt_count = c->prompt_count, .keepalive = KEEPALIVE, .own = c};
     return job_start(x, &request);
