@@ -17,6 +17,11 @@ static void counter(struct buffer *b, const char *name, const char *help, uint64
     buffer_printf(b, "quire_%s %llu\n", name, (unsigned long long)value);
 }
 
+static void labelled(struct buffer *b, const char *name, const char *label, const char *value, uint64_t n)
+{
+    buffer_printf(b, "quire_%s{%s=\"%s\"} %llu\n", name, label, value, (unsigned long long)n);
+}
+
 static void gauge(struct buffer *b, const char *name, const char *help, double value)
 {
     head(b, name, "gauge", help);
@@ -54,22 +59,22 @@ static void write_counted(const struct server *s, struct buffer *b)
     const struct counted c = counters_get(s->counters);
     head(b, "requests_finished_total", "counter", "generations by how they ended");
     for (int i = 0; i < ENDED_KINDS; i++)
-        buffer_printf(b, "quire_requests_finished_total{reason=\"%s\"} %llu\n", ended_by_names[i], (unsigned long long)c.ended[i]);
+        labelled(b, "requests_finished_total", "reason", ended_by_names[i], c.ended[i]);
     head(b, "disconnects_total", "counter", "clients that went away, by what their request was doing");
     for (int i = 0; i < GONE_PHASES; i++)
-        buffer_printf(b, "quire_disconnects_total{phase=\"%s\"} %llu\n", gone_phase_names[i], (unsigned long long)c.gone[i]);
+        labelled(b, "disconnects_total", "phase", gone_phase_names[i], c.gone[i]);
     head(b, "parser_recovered_total", "counter", "tool calls that were not taken as they came");
-    buffer_printf(b, "quire_parser_recovered_total{kind=\"refused\"} %llu\nquire_parser_recovered_total{kind=\"cut\"} %llu\n",
-                  (unsigned long long)c.refused_calls, (unsigned long long)c.cut_calls);
+    labelled(b, "parser_recovered_total", "kind", "refused", c.refused_calls);
+    labelled(b, "parser_recovered_total", "kind", "cut", c.cut_calls);
     counter(b, "parser_discarded_tokens_total", "tokens behind finished calls", c.discarded_tokens);
     counter(b, "parser_discarded_bytes_total", "their bytes", c.discarded_bytes);
     counter(b, "reasoning_tokens_total", "tokens of reasoning", c.reasoning_tokens);
     histogram(b, "e2e_seconds", "from a request to its last token", &c.seconds);
 }
 
-static void labelled(struct buffer *b, const char *name, const char *label, const char *value, uint64_t n)
+static double kv_usage(const qr_metrics *m)
 {
-    buffer_printf(b, "quire_%s{%s=\"%s\"} %llu\n", name, label, value, (unsigned long long)n);
+    return m->blocks_total ? 1.0 - (double)m->blocks_free / (double)m->blocks_total : 0;
 }
 
 static void write_cache(const struct server *s, const qr_metrics *m, struct buffer *b)
@@ -127,8 +132,7 @@ static void write_aliases(const qr_metrics *m, struct buffer *b)
     alias(b, "num_preemptions_total", "counter", "preemptions_total", (double)m->preemptions);
     alias(b, "prefix_cache_queries_total", "counter", "prefix_lookup_tokens_total", (double)m->looked_up_tokens);
     alias(b, "prefix_cache_hits_total", "counter", "prefix_hit_tokens_total", (double)m->cached_tokens);
-    alias(b, "kv_cache_usage_perc", "gauge", "kv_usage_ratio",
-          m->blocks_total ? 1.0 - (double)m->blocks_free / (double)m->blocks_total : 0);
+    alias(b, "kv_cache_usage_perc", "gauge", "kv_usage_ratio", kv_usage(m));
 }
 
 static void write_engine(const struct server *s, struct buffer *b)
@@ -156,8 +160,7 @@ static void write_engine(const struct server *s, struct buffer *b)
     labelled(b, "kv_blocks", "state", "free", m.blocks_free);
     labelled(b, "kv_blocks", "state", "used", m.blocks_total - m.blocks_free);
     gauge(b, "kv_blocks_vacant", "free ones that hold nothing; the others give way when need be", (double)m.blocks_vacant);
-    gauge(b, "kv_usage_ratio", "share of the cache's pages in use",
-          m.blocks_total ? 1.0 - (double)m.blocks_free / (double)m.blocks_total : 0);
+    gauge(b, "kv_usage_ratio", "share of the cache's pages in use", kv_usage(&m));
     counter(b, "preemptions_total", "requests that gave their pages back", m.preemptions);
     write_cache(s, &m, b);
     counter(b, "graph_replays_total", "lists of operators replayed as graphs, on a GPU", m.graphs_replayed);
