@@ -108,6 +108,12 @@ qr_status cuda_started(const char *operator_name, qr_error *err);
 
 /* Counts bytes that are taken (or, negative, given back); QR_NO_MEMORY, naming both, beyond what may be held. */
 qr_status cuda_hold(struct cuda_backend *cuda, int64_t bytes, qr_error *err);
+/* Arenas whose memory is counted so. `bytes` more of one; QR_NO_MEMORY: neither the arena nor the count changed. */
+qr_status cuda_take(struct cuda_backend *cuda, struct memory_arena *a, int64_t bytes, void **out, qr_error *err);
+/* Starts what is written down, waits for it, and gives the memory back. */
+void cuda_rest(struct cuda_backend *cuda, struct memory_arena *a);
+/* Takes as much again, unless it stands. QR_NO_MEMORY: it rests on, nothing counted. */
+qr_status cuda_rise(struct cuda_backend *cuda, struct memory_arena *a, qr_error *err);
 /* Bytes of a weight in its layout, and of its staging. */
 int64_t cuda_weight_bytes(const struct weight_spec *spec);
 int64_t cuda_staged_bytes(const struct weight_spec *spec);

@@ -39,6 +39,38 @@ qr_status cuda_hold(struct cuda_backend *cuda, int64_t bytes, qr_error *err)
     return QR_OK;
 }
 
+qr_status cuda_take(struct cuda_backend *cuda, struct memory_arena *a, int64_t bytes, void **out, qr_error *err)
+{
+    const int64_t more = arena_behind_with(a, bytes) - arena_behind(a);
+    TRY(cuda_enter(cuda, err));
+    TRY(cuda_hold(cuda, more, err));
+    const qr_status st = arena_take(a, bytes, out, err);
+    if (st != QR_OK)
+        (void)cuda_hold(cuda, -more, NULL);
+    return st;
+}
+
+void cuda_rest(struct cuda_backend *cuda, struct memory_arena *a)
+{
+    (void)record_flush(cuda, NULL);
+    (void)cudaStreamSynchronize(cuda->stream);
+    (void)cuda_hold(cuda, -arena_behind(a), NULL);
+    arena_rest(a);
+}
+
+qr_status cuda_rise(struct cuda_backend *cuda, struct memory_arena *a, qr_error *err)
+{
+    if (arena_behind(a) > 0)
+        return QR_OK;
+    const int64_t behind = arena_behind_with(a, 0);
+    TRY(cuda_enter(cuda, err));
+    TRY(cuda_hold(cuda, behind, err));
+    const qr_status st = arena_rise(a, err);
+    if (st != QR_OK)
+        (void)cuda_hold(cuda, -behind, NULL);
+    return st;
+}
+
 static qr_status memory_allocate(struct backend *b, int64_t bytes, void **out, qr_error *err)
 {
     struct cuda_backend *cuda = cuda_of(b);
@@ -107,10 +139,7 @@ static qr_status allocate_pool(struct backend *b, int64_t bytes, void **out, qr_
         return qr_fail(err, QR_NO_MEMORY, "no device memory for more than %d pools", MOST_POOLS);
     TRY(cuda_enter(cuda, err));
     TRY(arena_reserve(cuda->ordinal, bytes, pool, err));
-    const int64_t behind = arena_behind_with(*pool, bytes);
-    qr_status st = cuda_hold(cuda, behind, err);
-    if (st == QR_OK && (st = arena_take(*pool, bytes, out, err)) != QR_OK)
-        (void)cuda_hold(cuda, -behind, NULL);
+    const qr_status st = cuda_take(cuda, *pool, bytes, out, err);
     if (st != QR_OK) {
         arena_free_all(*pool);
         *pool = NULL;
@@ -122,23 +151,15 @@ static void rest_pool(struct backend *b, void *p)
 {
     struct cuda_backend *cuda = cuda_of(b);
     struct memory_arena **pool = find_pool(cuda, p);
-    if (!pool)
-        return;
-    (void)record_flush(cuda, NULL);
-    (void)cudaStreamSynchronize(cuda->stream);
-    (void)cuda_hold(cuda, -arena_behind(*pool), NULL);
-    arena_rest(*pool);
+    if (pool)
+        cuda_rest(cuda, *pool);
 }
 
 static qr_status rise_pool(struct backend *b, void *p, qr_error *err)
 {
     struct cuda_backend *cuda = cuda_of(b);
     struct memory_arena **pool = find_pool(cuda, p);
-    if (!pool)
-        return qr_fail(err, QR_INTERNAL, "a pool that there is not rises");
-    TRY(cuda_enter(cuda, err));
-    TRY(arena_rise(*pool, err));
-    return cuda_hold(cuda, arena_behind(*pool), err);
+    return pool ? cuda_rise(cuda, *pool, err) : qr_fail(err, QR_INTERNAL, "a pool that there is not rises");
 }
 
 static void hold_at_most(struct backend *b, int64_t bytes, int64_t score_bytes)

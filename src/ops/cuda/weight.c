@@ -210,15 +210,11 @@ static qr_status check_values(const struct weight_spec *spec, int64_t *scales, i
 static qr_status take_memory(struct cuda_backend *cuda, struct weight *w, qr_error *err)
 {
     const int64_t bytes = cuda_weight_bytes(&w->spec);
-    const int64_t more = arena_behind_with(cuda->weights, bytes) - arena_behind(cuda->weights);
-    TRY(cuda_enter(cuda, err));
-    TRY(cuda_hold(cuda, more, err));
-    const qr_status st = arena_take(cuda->weights, bytes, &w->memory, err);
+    const qr_status st = cuda_take(cuda, cuda->weights, bytes, &w->memory, err);
     if (st != QR_OK)
-        (void)cuda_hold(cuda, -more, NULL);
-    else
-        w->bytes = bytes;
-    return st == QR_OK ? st : qr_fail_in(err, st, "weight %s", w->spec.name);
+        return qr_fail_in(err, st, "weight %s", w->spec.name);
+    w->bytes = bytes;
+    return QR_OK;
 }
 
 qr_status cuda_prepare_weight(struct backend *b, const struct weight_spec *spec, struct weight **out, qr_error *err)
@@ -268,21 +264,8 @@ void cuda_release_weight(struct backend *b, struct weight *w)
 void cuda_rest_weights(struct backend *b)
 {
     struct cuda_backend *cuda = cuda_of(b);
-    (void)record_flush(cuda, NULL);
-    (void)cudaStreamSynchronize(cuda->stream);
-    (void)cuda_hold(cuda, -arena_behind(cuda->weights), NULL);
-    arena_rest(cuda->weights);
+    cuda_rest(cuda, cuda->weights);
     cuda->rests++;
-}
-
-/* The first weight brings the memory of all back. */
-static qr_status rise(struct cuda_backend *cuda, qr_error *err)
-{
-    if (arena_behind(cuda->weights) > 0)
-        return QR_OK;
-    TRY(cuda_enter(cuda, err));
-    TRY(arena_rise(cuda->weights, err));
-    return cuda_hold(cuda, arena_behind(cuda->weights), err);
 }
 
 qr_status cuda_renew_weight(struct backend *b, struct weight *w, const struct weight_spec *spec, qr_error *err)
@@ -296,7 +279,7 @@ qr_status cuda_renew_weight(struct backend *b, struct weight *w, const struct we
         return qr_fail(err, QR_INTERNAL, "weight %s: %s", w->spec.name,
                        w->laid == cuda->rests ? "it is laid out already" : "it comes back in another form");
     TRY(check_values(spec, &scales, &cols, &large, err));
-    TRY(rise(cuda, err));
+    TRY(cuda_rise(cuda, cuda->weights, err)); /* the first weight brings the memory of all back */
     if (large != w->view.large_scales) { /* recorded products know of it, and tables of experts */
         record_forget(cuda);
         cuda_expert_forget(cuda, w);
