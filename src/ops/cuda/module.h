@@ -25,6 +25,10 @@ static inline uint64_t cuda_module_layout(void)
     layout = layout * 31 + sizeof(struct step);
     layout = layout * 31 + sizeof(struct weight_spec);
     layout = layout * 31 + sizeof(struct model_plan);
+    layout = layout * 31 + sizeof(struct op_limits);
+    layout = layout * 31 + sizeof(struct device_memory);
+    layout = layout * 31 + sizeof(struct backend_counts);
+    layout = layout * 31 + sizeof(struct run_mode);
 #define FOLD(NAME) layout = layout * 31 + sizeof(struct op_##NAME);
     QR_OPERATORS(FOLD)
 #undef FOLD
