@@ -7,8 +7,6 @@
 
 #include "base/alloc.h"
 
-enum { ALIGNMENT = 256 };
-
 /* The driver's calls, which the runtime finds: nothing links against the driver. */
 struct driver {
     CUresult (*reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
@@ -118,7 +116,7 @@ int64_t arena_behind(const struct memory_arena *a) { return a->resting ? 0 : (in
 
 int64_t arena_behind_with(const struct memory_arena *a, int64_t bytes)
 {
-    const size_t wanted = a->used + round_up((size_t)bytes, ALIGNMENT);
+    const size_t wanted = a->used + round_up((size_t)bytes, ARENA_ALIGNMENT);
     return wanted > a->behind ? (int64_t)(a->behind + round_up(wanted - a->behind, ARENA_CHUNK)) : (int64_t)a->behind;
 }
 
@@ -147,7 +145,7 @@ qr_status arena_take(struct memory_arena *a, int64_t bytes, void **out, qr_error
     }
     const CUdeviceptr at = a->start + a->used;
     memcpy(out, &at, sizeof at);
-    a->used += round_up((size_t)bytes, ALIGNMENT);
+    a->used += round_up((size_t)bytes, ARENA_ALIGNMENT);
     a->pieces++;
     return QR_OK;
 }
@@ -156,7 +154,7 @@ void arena_give(struct memory_arena *a, void *p, int64_t bytes)
 {
     CUdeviceptr at;
     memcpy(&at, &p, sizeof at);
-    if (at - a->start + round_up((size_t)bytes, ALIGNMENT) == a->used)
+    if (at - a->start + round_up((size_t)bytes, ARENA_ALIGNMENT) == a->used)
         a->used = (size_t)(at - a->start);
     if (--a->pieces == 0)
         a->used = 0;

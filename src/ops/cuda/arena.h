@@ -16,9 +16,9 @@ qr_status arena_reserve(int ordinal, int64_t most, struct memory_arena **out, qr
 /* The device must be idle. NULL is fine. */
 void arena_free_all(struct memory_arena *a);
 
-/* `bytes` from the arena's end, aligned to 256; takes memory by whole chunks of ARENA_CHUNK. QR_NO_MEMORY: nothing
- * changed. */
-enum { ARENA_CHUNK = 32 << 20 };
+/* `bytes` from the arena's end, rounded up to ARENA_ALIGNMENT; takes memory by whole chunks of ARENA_CHUNK.
+ * QR_NO_MEMORY: nothing changed. */
+enum { ARENA_CHUNK = 32 << 20, ARENA_ALIGNMENT = 256 };
 qr_status arena_take(struct memory_arena *a, int64_t bytes, void **out, qr_error *err);
 /* Gives a piece back. The last piece's bytes can be taken again; others wait until every piece is back. */
 void arena_give(struct memory_arena *a, void *p, int64_t bytes);

@@ -114,7 +114,7 @@ qr_status cuda_take(struct cuda_backend *cuda, struct memory_arena *a, int64_t b
 void cuda_rest(struct cuda_backend *cuda, struct memory_arena *a);
 /* Takes as much again, unless it stands. QR_NO_MEMORY: it rests on, nothing counted. */
 qr_status cuda_rise(struct cuda_backend *cuda, struct memory_arena *a, qr_error *err);
-/* Bytes of a weight in its layout, and of its staging. */
+/* Bytes that a weight takes of its range in its layout, and of its staging. */
 int64_t cuda_weight_bytes(const struct weight_spec *spec);
 int64_t cuda_staged_bytes(const struct weight_spec *spec);
 

@@ -102,7 +102,8 @@ static bool is_packed(const struct weight_spec *s) { return s->format != WEIGHT_
 int64_t cuda_weight_bytes(const struct weight_spec *s)
 {
     int64_t tile, rows, cols;
-    return is_packed(s) ? cuda_packed_bytes(s, &tile) : pitch_of(s) * s->n + scale_bytes(s, &rows, &cols);
+    const int64_t bytes = is_packed(s) ? cuda_packed_bytes(s, &tile) : pitch_of(s) * s->n + scale_bytes(s, &rows, &cols);
+    return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
 }
 
 /* Rows of a weight that are laid out at once: BF16 is staged in bands of whole tiles. */
