@@ -57,6 +57,7 @@ struct recorder {
     struct kept_graph kept[GRAPHS];
     uint64_t hash[GRAPHS]; /* of their lists; 0: empty */
     size_t starts;         /* of all that are kept */
+    bool fresh;            /* no graph is kept and no list remembered */
     struct run_mode mode;
     uint64_t seen[SEEN], stamp;
     int64_t recorded, replayed, eager; /* lists */
@@ -587,6 +588,7 @@ static struct kept_graph *record_graph(struct cuda_backend *cuda, uint64_t hash,
     k->starts = r->count;
     r->starts += r->count;
     r->hash[place] = hash;
+    r->fresh = false;
     r->recorded++;
     return k;
 }
@@ -606,6 +608,7 @@ static qr_status start_list(struct cuda_backend *cuda, qr_error *err)
     struct kept_graph *k = find_graph(r, hash);
     if (!k && r->seen[hash % SEEN] != hash) {
         r->seen[hash % SEEN] = hash;
+        r->fresh = false;
         return start_eagerly(cuda, err);
     }
     if (!k && !(k = record_graph(cuda, hash, err)))
@@ -637,10 +640,12 @@ int64_t record_graph_bytes(void) { return (int64_t)GRAPH_STARTS * START_BYTES; }
 void record_forget(struct cuda_backend *cuda)
 {
     struct recorder *r = cuda->recorder;
-    for (int i = 0; r && i < GRAPHS; i++)
+    if (!r || r->fresh)
+        return;
+    for (int i = 0; i < GRAPHS; i++)
         drop_graph(r, i);
-    if (r)
-        memset(r->seen, 0, sizeof r->seen);
+    memset(r->seen, 0, sizeof r->seen);
+    r->fresh = true;
 }
 
 void record_run_as(struct cuda_backend *cuda, const struct run_mode *mode)
@@ -656,6 +661,7 @@ qr_status record_open(struct recorder **out, qr_error *err)
     if (r && (r->list = qr_calloc(FIRST_ROOM, 1))) {
         r->mode = (struct run_mode){.graphs = GRAPHS_FULL, .fused = true};
         r->room = FIRST_ROOM;
+        r->fresh = true;
         list_clear(r);
         *out = r;
         return QR_OK;
