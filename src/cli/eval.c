@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/jsonl.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "cli/commands.h"
 #include "cli/drift.h"
 #include "cli/plural.h"
@@ -61,6 +62,9 @@ static qr_status text_tokens(const qr_model *model, const char *path, qr_tokens 
     size_t length = 0;
     qr_model_get_info(model, &info);
     qr_status st = file_read(path, (uint64_t)1 << 32, &text, &length, err);
+    const size_t valid = st == QR_OK ? utf8_valid_prefix(text, length) : 0;
+    if (valid < length)
+        st = qr_fail(err, QR_BAD_REQUEST, "%s: no UTF-8 at byte %zu", path, valid);
     if (st == QR_OK)
         st = qr_tokenize(model, text, length, false, &body, err);
     if (st == QR_OK) {

@@ -84,6 +84,19 @@ static void a_text_scores_as_its_tokens_do(void **state)
     scratch_remove(dir);
 }
 
+static void a_text_that_is_no_utf_8_is_refused(void **state)
+{
+    (void)state;
+    char *dir = scratch_make();
+    const char *path = scratch_path(dir, "text");
+    scratch_write(path, "The fox \xff\xfe ran", 15);
+    struct ran r = QUIRE(EVAL, "--text", path);
+    assert_status(&r, 1);
+    assert_says(r.err, "no UTF-8 at byte 8");
+    ran_free(&r);
+    scratch_remove(dir);
+}
+
 static void a_text_longer_than_the_context_is_scored_whole(void **state)
 {
     (void)state;
@@ -174,6 +187,7 @@ int main(void)
         cmocka_unit_test(a_text_scores_as_its_tokens_do),
         cmocka_unit_test(bounded_replay_prints_its_drift_from_exact),
         cmocka_unit_test(a_text_longer_than_the_context_is_scored_whole),
+        cmocka_unit_test(a_text_that_is_no_utf_8_is_refused),
         cmocka_unit_test(the_line_must_name_one_thing_to_score),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
