@@ -438,7 +438,7 @@ int command_generate(int argc, char **argv)
         ENGINE_OPTIONS(o.model),
         SAMPLING_OPTIONS(o.sampling),
         {.name = "requests", .kind = OPTION_PATH, .target = &o.requests, .value = "FILE",
-         .help = "JSON lines with id, one of tokens, prompt and messages, and sampling members; - for standard input"},
+         .help = "JSON lines with id, one of tokens, prompt and messages, sampling members and what holds answers to a grammar; - for standard input"},
         {.name = "concurrency", .kind = OPTION_INT, .target = &o.concurrency, .value = "N",
          .help = "requests running at once (--max-num-seqs, where that is not given); default 1", .least = 1, .most = 4096},
         {.name = "shuffle", .kind = OPTION_UINT64, .target = &o.shuffle, .value = "SEED",

@@ -117,7 +117,7 @@ struct model_options {
      .help = "what a GPU records of steps: all (default), what is between attention, or nothing; changes no bit"},     \
     {.name = "level", .kind = OPTION_CHOICE, .target = &(m).level, .value = "0|3",                                     \
      .help = "0: operator by operator; 3: fused segments, the default of a GPU; changes no bit"},                      \
-    {.name = "enforce-eager", .kind = OPTION_FLAG, .target = &(m).eager, .help = "--cudagraph-mode NONE"},             \
+    {.name = "enforce-eager", .kind = OPTION_FLAG, .target = &(m).eager, .help = "--cudagraph-mode NONE, whatever that says"}, \
     {.name = "decoder-replay", .kind = OPTION_CHOICE, .target = &(m).decoder_replay, .value = "exact|bounded|off",     \
      .help = "layers behind the last KV source run the rows that later results need (default), the last window alone, which " \
              "is an approximation, or every row"},                                                                     \
