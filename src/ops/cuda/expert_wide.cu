@@ -47,7 +47,6 @@ template <int TOKENS> struct wide_up_work {
     {
         return weight(at, t).scales + last_of(w.up, at.tile + t % 2) * w.up.scale_cols;
     }
-    __device__ const uint8_t *packed(const place &) const { return NULL; }
     __device__ const uint8_t *row(const place &at, int token) const
     {
         const int32_t row = fresh(&w.visits[at.item.first + (token < at.item.count ? token : 0)].row);
@@ -91,7 +90,6 @@ template <int TOKENS> struct wide_down_work {
     {
         return at.expert->w2.scales + last_of(w.down, at.tile + t) * w.down.scale_cols;
     }
-    __device__ const uint8_t *packed(const place &) const { return NULL; }
     __device__ const uint8_t *row(const place &at, int token) const
     {
         const int64_t visit = at.item.first + (token < at.item.count ? token : 0);

@@ -129,19 +129,6 @@ template <int N> static __device__ inline void unit_settle(float (&d)[N], const 
 
 /* ---- weights as operands ---- */
 
-static __device__ inline uint2 shared_8(uint32_t at)
-{
-    uint2 v;
-    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
-    return v;
-}
-static __device__ inline uint32_t shared_2(uint32_t at)
-{
-    uint16_t v;
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
-    return v;
-}
-
 /* What a lane holds of half m (16 rows) of a block of W as it is stored. */
 template <int FORMAT> struct stored {
     enum { WORDS = FORMAT == WEIGHT_BF16 ? 8 : FORMAT == WEIGHT_FP8 ? 4 : 2 };
