@@ -21,7 +21,7 @@ struct wide_place {
 
 /* A unit is 64 inner columns: of w1 to the first warpgroup, of w3 to the second. */
 template <int TOKENS> struct wide_up_work {
-    enum { WEIGHTS_FIRST = 0, PACKED = 0 };
+    enum { PACKED = 0 };
     const struct expert_work &w;
     typedef struct wide_place place;
     __device__ int across() const { return (w.inner + SLAB_ROWS - 1) / SLAB_ROWS; }
@@ -68,7 +68,7 @@ template <int TOKENS> struct wide_up_work {
 };
 
 template <int TOKENS> struct wide_down_work {
-    enum { WEIGHTS_FIRST = 0, PACKED = 0 };
+    enum { PACKED = 0 };
     const struct expert_work &w;
     typedef struct wide_place place;
     __device__ int across() const { return (w.hidden + WIDE_ROWS - 1) / WIDE_ROWS; }

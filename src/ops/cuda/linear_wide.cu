@@ -54,7 +54,7 @@ static __global__ void pack_rows(struct activation in, struct row_list rows, int
 /* ---- the product ---- */
 
 template <int TOKENS> struct linear_wide_work {
-    enum { WEIGHTS_FIRST = 1, PACKED = 1 };
+    enum { PACKED = 1 };
     const struct wide_product &w;
     struct place {
         int32_t tile, piece, first, token; /* first: row of W at which the piece begins */

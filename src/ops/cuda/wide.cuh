@@ -221,7 +221,7 @@ template <int FORMAT, int TOKENS> struct wide_memory {
  *   const uint8_t *row(place, token)              else: a row in unit order
  *   void finish(place, first, const float *slab)  by the summing threads: sums [2][HALF][SLAB_PITCH] of rows of
  *                                                 activations from `first` of the unit on
- * WEIGHTS_FIRST as there. */
+ * PACKED: weights and places need no earlier kernel, and the caller has not waited for it; else it has. */
 
 /* The part of warp t of the copying ones: tile t of a stage. */
 template <int FORMAT, int TOKENS, typename Work>
@@ -243,7 +243,7 @@ static __device__ inline void copy_packed(const Work &work, const wide_memory<FO
     const int units = work.units(), stages = work.shape().k / STAGE_COLUMNS;
     const int ahead = stages < ring::STAGES ? stages : (int)ring::STAGES; /* their weights need no earlier kernel */
     ring_place<ring::STAGES> to = {0, 1};
-    if ((int)blockIdx.x < units && Work::WEIGHTS_FIRST) {
+    if ((int)blockIdx.x < units) {
         const uint8_t *codes = work.codes(work.find(blockIdx.x), t);
         for (int s = 0; s < ahead; s++)
             copy_weights<FORMAT, TOKENS, Work>(memory, codes, t, s, s);
@@ -254,7 +254,7 @@ static __device__ inline void copy_packed(const Work &work, const wide_memory<FO
         const uint8_t *codes = work.codes(place, t), *rows = work.packed(place);
         for (int s = 0; s < stages; s++) {
             barrier_await(memory.free(to.slot), to.parity);
-            if (!Work::WEIGHTS_FIRST || unit != (int)blockIdx.x || s >= ahead)
+            if (unit != (int)blockIdx.x || s >= ahead)
                 copy_weights<FORMAT, TOKENS, Work>(memory, codes, t, s, to.slot);
             if (t == 1)
                 bulk_copy(memory.rows(to.slot), rows + (int64_t)s * ring::ROWS, ring::ROWS, memory.full(to.slot));
@@ -271,18 +271,10 @@ static __device__ inline void copy_gathered(const Work &work, const wide_memory<
     enum { LAG = ring::STAGES - 2 < 6 ? ring::STAGES - 2 : 6, EACH = TOKENS / 16 };
     const int units = work.units(), stages = work.shape().k / STAGE_COLUMNS, first = thread / 8, piece = thread % 8;
     const uint32_t own = (uint32_t)(first * STAGE_ROW_BYTES + (piece ^ first % 8) * 16);
-    const int ahead = stages < ring::STAGES ? stages : (int)ring::STAGES;
     ring_place<ring::STAGES> to = {0, 1}, shown = {0, 0};
     int started = 0;
     const int t = thread / WARP;
     const bool leads = thread % WARP == 0;
-    if ((int)blockIdx.x < units && Work::WEIGHTS_FIRST && leads) {
-        const uint8_t *codes = work.codes(work.find(blockIdx.x), t);
-        for (int s = 0; s < ahead; s++)
-            copy_weights<FORMAT, TOKENS, Work>(memory, codes, t, s, s);
-    }
-    if (Work::WEIGHTS_FIRST)
-        await_earlier(); /* else the caller has waited */
     auto show = [&]() {
         show_stores();
         __syncwarp();
@@ -298,7 +290,7 @@ static __device__ inline void copy_gathered(const Work &work, const wide_memory<
             row[i] = work.row(place, first + 16 * i) + piece * 16;
         for (int s = 0; s < stages; s++) {
             barrier_await(memory.free(to.slot), to.parity);
-            if (leads && (!Work::WEIGHTS_FIRST || unit != (int)blockIdx.x || s >= ahead))
+            if (leads)
                 copy_weights<FORMAT, TOKENS, Work>(memory, codes, t, s, to.slot);
 #pragma unroll
             for (int i = 0; i < EACH; i++) {
@@ -487,7 +479,7 @@ template <int FORMAT, int TOKENS, typename Work> static __device__ inline void w
             await_earlier();
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        if (Work::WEIGHTS_FIRST)
+        if (Work::PACKED)
             await_earlier();
         sum_units<FORMAT, TOKENS>(work, memory);
     }
