@@ -192,6 +192,13 @@ static __device__ inline float4 load_four(bool bf16, const void *data, int64_t i
                        __uint_as_float(v.y & 0xFFFF0000));
 }
 
+/* Rounded to bf16; out on 8 bytes. */
+static __device__ inline void store_4(uint16_t *out, float4 x)
+{
+    *(uint2 *)(void *)out =
+        make_uint2(bf16_bits(x.x) | (uint32_t)bf16_bits(x.y) << 16, bf16_bits(x.z) | (uint32_t)bf16_bits(x.w) << 16);
+}
+
 static inline bool is_wide(const void *data) { return (uintptr_t)data % 16 == 0; }
 
 /* ---- copies into shared memory ---- */

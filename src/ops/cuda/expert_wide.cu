@@ -105,8 +105,7 @@ template <int TOKENS> struct wide_down_work {
             const float4 y = *(const float4 *)(const void *)(slab + t * SLAB_PITCH);
             uint16_t *out = (uint16_t *)w.op.out + place * w.hidden + column;
             if (column + 4 <= w.hidden && w.hidden % 4 == 0 && (uintptr_t)w.op.out % 8 == 0) {
-                *(uint2 *)(void *)out = make_uint2(bf16_bits(y.x) | (uint32_t)bf16_bits(y.y) << 16,
-                                                   bf16_bits(y.z) | (uint32_t)bf16_bits(y.w) << 16);
+                store_4(out, y);
                 continue;
             }
             const float value[4] = {y.x, y.y, y.z, y.w};

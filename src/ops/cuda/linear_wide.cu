@@ -101,9 +101,7 @@ template <int TOKENS> struct linear_wide_work {
             const float4 y = *(const float4 *)(const void *)(slab + t * SLAB_PITCH);
             const int64_t row = output_row(w.p, at.token + first + t);
             if (whole) {
-                *(uint2 *)(void *)((uint16_t *)out.codes + row * out.cols + piece + column) =
-                    make_uint2(bf16_bits(y.x) | (uint32_t)bf16_bits(y.y) << 16,
-                               bf16_bits(y.z) | (uint32_t)bf16_bits(y.w) << 16);
+                store_4((uint16_t *)out.codes + row * out.cols + piece + column, y);
                 continue;
             }
             const float value[4] = {y.x, y.y, y.z, y.w};
