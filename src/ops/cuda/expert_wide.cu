@@ -13,12 +13,6 @@ struct wide_place {
     return {fresh(&w.items[i].expert), fresh(&w.items[i].first), fresh(&w.items[i].count)};
 }
 
-[[maybe_unused]] static __device__ inline int64_t last_of(const struct weight_view &w, int tile)
-{
-    const int last = (w.n + TILE_ROWS - 1) / TILE_ROWS - 1;
-    return tile < last ? tile : last;
-}
-
 /* A unit is 64 inner columns: of w1 to the first warpgroup, of w3 to the second. */
 template <int TOKENS> struct wide_up_work {
     enum { PACKED = 0 };

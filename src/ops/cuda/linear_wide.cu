@@ -74,15 +74,13 @@ template <int TOKENS> struct linear_wide_work {
         at.token = (band * BAND + j % across) * TOKENS;
         return at;
     }
-    __device__ int64_t tile_of(const place &at, int t) const
+    __device__ const uint8_t *codes(const place &at, int t) const
     {
-        const int last = (w.p.w.n + TILE_ROWS - 1) / TILE_ROWS - 1;
-        return at.tile + t < last ? at.tile + t : last;
+        return w.p.w.values + last_of(w.p.w, at.tile + t) * w.p.w.pitch;
     }
-    __device__ const uint8_t *codes(const place &at, int t) const { return w.p.w.values + tile_of(at, t) * w.p.w.pitch; }
     __device__ const uint8_t *scales(const place &at, int t) const
     {
-        return w.p.w.scales + tile_of(at, t) * w.p.w.scale_cols;
+        return w.p.w.scales + last_of(w.p.w, at.tile + t) * w.p.w.scale_cols;
     }
     __device__ const uint8_t *packed(const place &at) const
     {

@@ -43,6 +43,13 @@ static __host__ __device__ inline int64_t unit_order(bool codes, int64_t c)
     return c - in + 2 * (word % 4 * 4 + word / 4) + at % 2;
 }
 
+/* The tile, or the last one of W where that lies behind it: of a unit of which W has only a part. */
+[[maybe_unused]] static __device__ inline int64_t last_of(const struct weight_view &w, int tile)
+{
+    const int last = (w.n + TILE_ROWS - 1) / TILE_ROWS - 1;
+    return tile < last ? tile : last;
+}
+
 #ifdef WGMMA_TARGET
 
 /* ---- barriers and copies in shared memory ---- */
