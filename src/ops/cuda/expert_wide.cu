@@ -48,7 +48,7 @@ template <int TOKENS> struct wide_up_work {
     }
     __device__ void finish(const place &at, int first, const float *slab) const
     {
-        enum { HALF = TOKENS < 64 ? TOKENS : 64 };
+        enum { HALF = half_of(TOKENS) };
         for (int t = warp_of(); t < HALF && first + t < at.item.count; t += SUMMING / WARP) {
             const int64_t visit = at.item.first + first + t;
             const int32_t place = fresh(&w.visits[visit].place);
@@ -91,7 +91,7 @@ template <int TOKENS> struct wide_down_work {
     }
     __device__ void finish(const place &at, int first, const float *slab) const
     {
-        enum { HALF = TOKENS < 64 ? TOKENS : 64 };
+        enum { HALF = half_of(TOKENS) };
         const int r = lane_of() * 4, column = at.tile * TILE_ROWS + r;
         slab += r / SLAB_ROWS * HALF * SLAB_PITCH + r % SLAB_ROWS;
         for (int t = warp_of(); t < HALF && first + t < at.item.count; t += SUMMING / WARP) {

@@ -88,7 +88,7 @@ template <int TOKENS> struct linear_wide_work {
     }
     __device__ void finish(const place &at, int first, const float *slab) const
     {
-        enum { HALF = TOKENS < 64 ? TOKENS : 64 };
+        enum { HALF = half_of(TOKENS) };
         const struct activation &out = w.p.out;
         const int r = lane_of() * 4, column = at.tile * TILE_ROWS + r - at.first;
         slab += r / SLAB_ROWS * HALF * SLAB_PITCH + r % SLAB_ROWS;

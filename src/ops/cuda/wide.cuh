@@ -24,9 +24,12 @@ enum { WIDE_TILES = 4, WIDE_ROWS = WIDE_TILES * TILE_ROWS, STAGE_COLUMNS = 64, S
 enum { WARPGROUP = 128, SUMMING = 2 * WARPGROUP, WIDE_THREADS = SUMMING + WARPGROUP };
 enum { SLAB_ROWS = 64, SLAB_PITCH = SLAB_ROWS + 4 };
 
-/* The ring's parts for a format and a number of rows of activations, and how many of them one instruction takes. */
+/* How many of a unit's rows of activations one instruction takes. */
+static __host__ __device__ constexpr int half_of(int tokens) { return tokens < 64 ? tokens : 64; }
+
+/* The ring's parts for a format and a number of rows of activations. */
 template <int FORMAT, int TOKENS> struct wide_ring {
-    enum { HALF = TOKENS < 64 ? TOKENS : 64, HALVES = TOKENS / HALF };
+    enum { HALF = half_of(TOKENS), HALVES = TOKENS / HALF };
     enum { PIECE = 2 * blocks<FORMAT>::BYTES, CODES = WIDE_TILES * PIECE, ROWS = TOKENS * STAGE_ROW_BYTES };
     enum { SLABS = 2 * HALF * SLAB_PITCH * 4, ROOM = (220 << 10) - SLABS };
     enum { FIT = ROOM / (CODES + ROWS), STAGES = FIT < 12 ? FIT : 12 };
