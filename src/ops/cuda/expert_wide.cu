@@ -13,6 +13,17 @@ struct wide_place {
     return {fresh(&w.items[i].expert), fresh(&w.items[i].first), fresh(&w.items[i].count)};
 }
 
+/* The place of a unit, where `across` of them, of so many tiles each, make an item. */
+[[maybe_unused]] static __device__ inline struct wide_place find_item(const struct expert_work &w, int unit, int across,
+                                                                      int tiles)
+{
+    struct wide_place at;
+    at.item = item_at(w, unit / across);
+    at.tile = unit % across * tiles;
+    at.expert = w.experts + at.item.expert;
+    return at;
+}
+
 /* A unit is 64 inner columns: of w1 to the first warpgroup, of w3 to the second. */
 template <int TOKENS> struct wide_up_work {
     enum { PACKED = 0 };
@@ -21,14 +32,7 @@ template <int TOKENS> struct wide_up_work {
     __device__ int across() const { return (w.inner + SLAB_ROWS - 1) / SLAB_ROWS; }
     __device__ int units() const { return fresh(w.item_count) * across(); }
     __device__ const struct weight_view &shape() const { return w.up; }
-    __device__ place find(int unit) const
-    {
-        place at;
-        at.item = item_at(w, unit / across());
-        at.tile = unit % across() * 2;
-        at.expert = w.experts + at.item.expert;
-        return at;
-    }
+    __device__ place find(int unit) const { return find_item(w, unit, across(), 2); }
     __device__ const struct weight_view &weight(const place &at, int t) const
     {
         return t < 2 ? at.expert->w1 : at.expert->w3;
@@ -68,14 +72,7 @@ template <int TOKENS> struct wide_down_work {
     __device__ int across() const { return (w.hidden + WIDE_ROWS - 1) / WIDE_ROWS; }
     __device__ int units() const { return fresh(w.item_count) * across(); }
     __device__ const struct weight_view &shape() const { return w.down; }
-    __device__ place find(int unit) const
-    {
-        place at;
-        at.item = item_at(w, unit / across());
-        at.tile = unit % across() * WIDE_TILES;
-        at.expert = w.experts + at.item.expert;
-        return at;
-    }
+    __device__ place find(int unit) const { return find_item(w, unit, across(), WIDE_TILES); }
     __device__ const uint8_t *codes(const place &at, int t) const
     {
         return at.expert->w2.values + last_of(w.down, at.tile + t) * w.down.pitch;
