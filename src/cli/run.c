@@ -78,7 +78,6 @@ static qr_status make_prompt(const struct run_options *o, const qr_model *model,
     }
     qr_free(tools);
     qr_free(schema);
-    request_text_point(out);
     return st;
 }
 

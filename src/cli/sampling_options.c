@@ -69,15 +69,10 @@ static qr_status read_prompt(const qr_model *model, const struct json *line, str
 static qr_status read_guides(const qr_model *model, const struct json *line, struct request_text *out, qr_error *err)
 {
     struct refusal refusal = {0};
-    qr_chat_info info;
     if (!guided_read(model, line, out->chat == NULL, out, &refusal))
         return qr_fail(err, refusal.status < 500 ? QR_BAD_REQUEST : QR_NO_MEMORY, "%s", refusal.message);
-    if (!out->grammar || !out->chat)
-        return QR_OK;
-    if (qr_chat_grammar(out->chat))
+    if (out->grammar && out->chat && qr_chat_grammar(out->chat))
         return qr_fail(err, QR_BAD_REQUEST, "%s", GUIDED_TWICE);
-    qr_chat_get_info(out->chat, &info);
-    out->request.grammar_after_reasoning = info.starts_in_reasoning;
     return QR_OK;
 }
 

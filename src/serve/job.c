@@ -209,18 +209,6 @@ static void prompt_of(const struct job *job, size_t p, const int32_t **tokens, s
     *count = info.token_count;
 }
 
-/* Of a chat, whose answer may begin with reasoning: what it asks for itself, where no member beside it does. */
-static void constrain(const struct job *job, size_t p, qr_request *q)
-{
-    qr_chat_info info;
-    if (!job->chats)
-        return;
-    qr_chat_get_info(job->chats[p], &info);
-    if (!q->grammar)
-        q->grammar = qr_chat_grammar(job->chats[p]);
-    q->grammar_after_reasoning = q->grammar && info.starts_in_reasoning;
-}
-
 /* The parser sees the stop strings of a chat's content; raw text is the engine's. */
 static qr_status open_parser(struct job *job, struct choice *c, size_t p, qr_error *err)
 {
@@ -245,7 +233,8 @@ static qr_status submit(struct job *job, int i, qr_error *err)
     sampling.seed = (int64_t)((uint64_t)sampling.seed + (uint64_t)(i % job->answers));
     q.sampling = &sampling;
     prompt_of(job, p, &q.tokens, &q.token_count);
-    constrain(job, p, &q);
+    if (job->chats)
+        request_hold(&q, job->chats[p]);
     *c = (struct choice){.job = job, .index = i, .stop_string = -1, .stop_token = -1};
     job->prompt_tokens += i % job->answers == 0 ? (int64_t)q.token_count : 0;
     TRY(open_parser(job, c, p, err));

@@ -30,12 +30,23 @@ void request_text_free(struct request_text *r)
     *r = (struct request_text){0};
 }
 
+void request_hold(qr_request *request, const qr_chat *chat)
+{
+    qr_chat_info info;
+    qr_chat_get_info(chat, &info);
+    if (!request->grammar)
+        request->grammar = qr_chat_grammar(chat);
+    request->grammar_after_reasoning = request->grammar && info.starts_in_reasoning;
+}
+
 void request_text_point(struct request_text *out)
 {
     out->request.sampling = &out->sampling;
     out->request.tokens = out->tokens.data;
     out->request.token_count = out->tokens.count;
-    out->request.grammar = out->grammar ? out->grammar : out->chat ? qr_chat_grammar(out->chat) : NULL;
+    out->request.grammar = out->grammar;
+    if (out->chat)
+        request_hold(&out->request, out->chat);
 }
 
 qr_status request_text_chat(struct request_text *out, qr_chat *chat, qr_error *err)
@@ -48,7 +59,6 @@ qr_status request_text_chat(struct request_text *out, qr_chat *chat, qr_error *e
         return qr_fail(err, QR_NO_MEMORY, "no memory for a prompt of %zu tokens", info.token_count);
     memcpy(out->tokens.data, info.tokens, info.token_count * sizeof *info.tokens);
     out->tokens.count = info.token_count;
-    out->request.grammar_after_reasoning = qr_chat_grammar(chat) && info.starts_in_reasoning;
     request_text_point(out);
     return QR_OK;
 }

@@ -24,6 +24,8 @@ void request_text_free(struct request_text *r);
 qr_status request_text_chat(struct request_text *out, qr_chat *chat, qr_error *err);
 /* Lets the request point at what is beside it. */
 void request_text_point(struct request_text *out);
+/* Holds the answer to what the chat asks of it, unless the request has a grammar, behind the reasoning that it may begin with. */
+void request_hold(qr_request *request, const qr_chat *chat);
 
 /* Reads those members over the defaults that `out` holds. The JSON must outlive `out`. QR_BAD_REQUEST: "member: sentence". */
 qr_status members_read(const struct json *body, struct request_text *out, qr_error *err);

@@ -148,6 +148,7 @@ static void a_member_that_cannot_be_obeyed_fails_its_line(void **state)
         {"\"tokens\":[5],\"cache_salt\":\"mine\",\"guided_choice\":[\"a\"],\"max_tokens\":9", "\"text\":\"a\",\"finish_reason\":\"stop\""},
         {"\"prompt\":\"Once\",\"response_format\":{\"type\":\"json_object\"},\"max_tokens\":1", "\"text\":\"{"},
         {"\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"thinking\":{\"type\":\"disabled\"},\"guided_regex\":\"[0-9]{2}\",\"max_tokens\":9", "\"finish_reason\":\"stop\""},
+        {"\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"thinking\":{\"type\":\"enabled\"},\"guided_regex\":\"[0-9]{2}\",\"max_tokens\":9", "</think>"},
         {"\"tokens\":[5],\"logprobs\":21", "logprobs: 21, wanted true, false or a whole number from 0 to 20"},
         {"\"tokens\":[5],\"n\":1,\"logprobs\":true,\"user\":\"me\"", "\"finish_reason\""},
         {"\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"thinking\":{\"type\":\"disabled\"}", "\"finish_reason\""},
