@@ -69,11 +69,9 @@ static qr_status read_prompt(const qr_model *model, const struct json *line, str
 static qr_status read_guides(const qr_model *model, const struct json *line, struct request_text *out, qr_error *err)
 {
     struct refusal refusal = {0};
-    if (!guided_read(model, line, out->chat == NULL, out, &refusal))
-        return qr_fail(err, refusal.status < 500 ? QR_BAD_REQUEST : QR_NO_MEMORY, "%s", refusal.message);
-    if (out->grammar && out->chat && qr_chat_grammar(out->chat))
-        return qr_fail(err, QR_BAD_REQUEST, "%s", GUIDED_TWICE);
-    return QR_OK;
+    if (guided_read(model, line, out->chat == NULL, out, &refusal) && (!out->chat || guided_alone(line, out, out->chat, &refusal)))
+        return QR_OK;
+    return qr_fail(err, refusal.status < 500 ? QR_BAD_REQUEST : QR_NO_MEMORY, "%s", refusal.message);
 }
 
 qr_status request_from_json(const qr_model *model, const struct json *line, const struct sampling_options *defaults,

@@ -37,6 +37,18 @@ static bool check_unbuilt(const struct json *body, struct refusal *refusal)
     return true;
 }
 
+/* What would have to be made beside what n says. */
+static bool check_answers(const struct json *body, int32_t answers, struct refusal *refusal)
+{
+    const struct json *suffix = member_of(body, "suffix"), *best = member_of(body, "best_of");
+    int64_t n = answers;
+    if (suffix && !(suffix->kind == JSON_STRING && suffix->length == 0))
+        return refuse(refusal, 400, "unsupported_parameter", "suffix", "suffix: text between two others is not made here");
+    if (best && (!json_int64(best, &n) || n != answers))
+        return refuse(refusal, 400, "unsupported_parameter", "best_of", "best_of: wanted what n is, %d", answers);
+    return true;
+}
+
 static bool read_flags(const struct json *body, struct asked *a, struct refusal *refusal)
 {
     qr_error err = {0};
@@ -128,8 +140,8 @@ bool asked_read(struct exchange *x, const struct json *body, bool may_say_nothin
     const qr_status st = members_read(body, &out->text, &err);
     bool good = st == QR_OK || refuse_member(refusal, st, &err);
     out->limited = out->text.request.max_tokens > 0;
-    good = good && read_flags(body, out, refusal) && check_ranges(out, refusal) && check_ids(x, out, refusal) &&
-           guided_read(x->server->model, body, may_say_nothing, &out->text, refusal);
+    good = good && read_flags(body, out, refusal) && check_answers(body, out->answers, refusal) && check_ranges(out, refusal) &&
+           check_ids(x, out, refusal) && guided_read(x->server->model, body, may_say_nothing, &out->text, refusal);
     if (!good)
         request_text_free(&out->text);
     return good;

@@ -33,7 +33,8 @@ static void sample_as_vendor(const struct server *s, const qr_chat_info *info, q
     sampling->top_p = sampling->top_p < 0.95 ? 0.95 : sampling->top_p;
 }
 
-static bool open_chat(struct exchange *x, const char *text, size_t length, struct asked *a, qr_chat **out, struct refusal *refusal)
+static bool open_chat(struct exchange *x, const struct json *body, const char *text, size_t length, struct asked *a, qr_chat **out,
+                      struct refusal *refusal)
 {
     const struct serve_settings *settings = &x->server->settings;
     qr_error err = {0};
@@ -42,9 +43,9 @@ static bool open_chat(struct exchange *x, const char *text, size_t length, struc
     const qr_status st = qr_chat_open(x->server->model, text, length, &settings->chat, out, &issue, &err);
     if (st != QR_OK)
         return refuse_for(refusal, st, &err, &issue);
-    if (a->text.grammar && qr_chat_grammar(*out)) {
+    if (!guided_alone(body, &a->text, *out, refusal)) {
         qr_chat_close(*out);
-        return refuse(refusal, 400, NULL, "structured_outputs", "%s", GUIDED_TWICE);
+        return false;
     }
     qr_chat_get_info(*out, &info);
     sample_as_vendor(x->server, &info, &a->text.sampling);
@@ -60,7 +61,7 @@ bool chat_ask(struct exchange *x, const struct json *body, const char *text, siz
 {
     if (!asked_read(x, body, false, a, refusal))
         return false;
-    if (read_logprobs(body, &a->text.request, refusal) && open_chat(x, text, length, a, chat, refusal))
+    if (read_logprobs(body, &a->text.request, refusal) && open_chat(x, body, text, length, a, chat, refusal))
         return true;
     request_text_free(&a->text);
     return false;

@@ -66,17 +66,6 @@ static bool read_prompts(const struct server *s, const struct json *body, struct
 
 /* ---- members ---- */
 
-static bool check_members(const struct json *body, const struct asked *a, struct refusal *refusal)
-{
-    const struct json *suffix = member_of(body, "suffix"), *best = member_of(body, "best_of");
-    int64_t n = a->answers;
-    if (suffix && !(suffix->kind == JSON_STRING && suffix->length == 0))
-        return refuse(refusal, 400, "unsupported_parameter", "suffix", "suffix: text between two others is not made here");
-    if (best && (!json_int64(best, &n) || n != a->answers))
-        return refuse(refusal, 400, "unsupported_parameter", "best_of", "best_of: wanted what n is, %d", a->answers);
-    return true;
-}
-
 /* "logprobs": a number, or true for 1; with echo of the prompt too. */
 static void settle_logprobs(const struct json *body, struct completion *c, qr_request *q)
 {
@@ -121,7 +110,7 @@ static bool read_request(struct exchange *x, const struct json *body, struct ask
         a->text.request.max_tokens = 1;
     }
     settle_logprobs(body, c, &a->text.request);
-    return good && check_members(body, a, refusal) && read_prompts(x->server, body, c, refusal) && fit(x, a, c, refusal);
+    return good && read_prompts(x->server, body, c, refusal) && fit(x, a, c, refusal);
 }
 
 static enum MHD_Result give_up(struct exchange *x, struct json_document *document, struct asked *a, struct completion *c,

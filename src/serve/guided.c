@@ -11,15 +11,12 @@ struct guide {
 };
 
 /* Notes a member; false: there was one already. */
-static bool note(struct guide *g, const char *prefix, const char *name, const struct json *value, qr_grammar_kind kind,
-                 struct refusal *refusal)
+static bool note(struct guide *g, const char *param, const struct json *value, qr_grammar_kind kind, struct refusal *refusal)
 {
-    if (!value || (kind == QR_GRAMMAR_JSON_OBJECT && value->kind == JSON_BOOL && !value->boolean))
-        return true;
     if (g->value)
-        return refuse(refusal, 400, NULL, name, "%s%s: not with %s", prefix, name, g->param);
+        return refuse(refusal, 400, NULL, param, "%s: not with %s", param, g->param);
     *g = (struct guide){.value = value, .kind = kind};
-    snprintf(g->param, sizeof g->param, "%s%s", prefix, name);
+    snprintf(g->param, sizeof g->param, "%s", param);
     return true;
 }
 
@@ -31,23 +28,35 @@ static const struct {
               {"guided_choice", "choice", QR_GRAMMAR_CHOICE},
               {"guided_json_object", "json_object", QR_GRAMMAR_JSON_OBJECT}};
 enum { GUIDES = sizeof guides / sizeof *guides };
+static const char structured_outputs[] = "structured_outputs";
+
+/* Any object is asked for by true, and by nothing else. */
+static bool note_guide(struct guide *g, const char *param, const struct json *value, qr_grammar_kind kind, struct refusal *refusal)
+{
+    bool wanted = true;
+    if (kind == QR_GRAMMAR_JSON_OBJECT && !json_bool(value, &wanted))
+        return refuse(refusal, 400, NULL, param, "%s: wanted true or false", param);
+    return !wanted || note(g, param, value, kind, refusal);
+}
 
 static bool read_structured(const struct json *body, struct guide *g, struct refusal *refusal)
 {
-    static const char prefix[] = "structured_outputs.";
-    const struct json *structured = member_of(body, "structured_outputs");
+    const struct json *structured = member_of(body, structured_outputs);
+    char param[sizeof g->param];
     if (!structured)
         return true;
     if (structured->kind != JSON_OBJECT)
-        return refuse(refusal, 400, NULL, "structured_outputs", "structured_outputs: wanted an object");
+        return refuse(refusal, 400, NULL, structured_outputs, "%s: wanted an object", structured_outputs);
     for (const struct json *m = structured->child; m; m = m->next) {
         int i = 0;
         while (i < GUIDES && strcmp(guides[i].structured, m->key) != 0)
             i++;
-        if (i == GUIDES && m->kind != JSON_NULL)
-            return refuse(refusal, 400, "unsupported_parameter", "structured_outputs",
-                          "structured_outputs: %.60s is not built, but json, regex, choice and json_object are", m->key);
-        if (i < GUIDES && m->kind != JSON_NULL && !note(g, prefix, m->key, m, guides[i].kind, refusal))
+        if (m->kind == JSON_NULL)
+            continue;
+        snprintf(param, sizeof param, "%s.%.40s", structured_outputs, m->key);
+        if (i == GUIDES)
+            return refuse(refusal, 400, "unsupported_parameter", param, "%s: is not built, but json, regex, choice and json_object are", param);
+        if (!note_guide(g, param, m, guides[i].kind, refusal))
             return false;
     }
     return true;
@@ -55,16 +64,17 @@ static bool read_structured(const struct json *body, struct guide *g, struct ref
 
 static bool read_format(const struct json *body, struct guide *g, struct refusal *refusal)
 {
-    const struct json *format = member_of(body, "response_format"), *type = json_get(format, "type");
+    static const char response_format[] = "response_format";
+    const struct json *format = member_of(body, response_format), *type = json_get(format, "type");
     if (!format || json_equals(type, "text"))
         return true;
     if (json_equals(type, "json_object"))
-        return note(g, "", "response_format", format, QR_GRAMMAR_JSON_OBJECT, refusal);
+        return note(g, response_format, format, QR_GRAMMAR_JSON_OBJECT, refusal);
     const struct json *schema = json_get(json_get(format, "json_schema"), "schema");
     if (!json_equals(type, "json_schema") || !schema)
-        return refuse(refusal, 400, NULL, "response_format",
-                      "response_format: wanted a type that is text, json_object or json_schema, with its schema");
-    return note(g, "", "response_format", schema, QR_GRAMMAR_JSON_SCHEMA, refusal);
+        return refuse(refusal, 400, NULL, response_format, "%s: wanted a type that is text, json_object or json_schema, with its schema",
+                      response_format);
+    return note(g, response_format, schema, QR_GRAMMAR_JSON_SCHEMA, refusal);
 }
 
 /* A string is text itself (an expression, a schema that was sent as one); other values are their JSON. */
@@ -97,13 +107,30 @@ static bool open_grammar(const qr_model *model, const struct guide *g, struct re
     return refuse(refusal, 400, NULL, param, "%s: %s", g->param, err.message);
 }
 
+/* What a request that is not raw says of it. */
+static bool find_guide(const struct json *body, struct guide *g, struct refusal *refusal)
+{
+    *g = (struct guide){.value = NULL};
+    for (int i = 0; i < GUIDES; i++) {
+        const struct json *value = member_of(body, guides[i].guided);
+        if (value && !note_guide(g, guides[i].guided, value, guides[i].kind, refusal))
+            return false;
+    }
+    return read_structured(body, g, refusal);
+}
+
 bool guided_read(const qr_model *model, const struct json *body, bool raw, struct request_text *out, struct refusal *refusal)
 {
-    struct guide g = {.value = NULL};
-    for (int i = 0; i < GUIDES; i++)
-        if (!note(&g, "", guides[i].guided, member_of(body, guides[i].guided), guides[i].kind, refusal))
-            return false;
-    if (!read_structured(body, &g, refusal) || (raw && !read_format(body, &g, refusal)))
+    struct guide g;
+    if (!find_guide(body, &g, refusal) || (raw && !read_format(body, &g, refusal)))
         return false;
     return !g.value || open_grammar(model, &g, out, refusal);
+}
+
+bool guided_alone(const struct json *body, const struct request_text *text, const qr_chat *chat, struct refusal *refusal)
+{
+    struct guide g;
+    if (!text->grammar || !qr_chat_grammar(chat) || !find_guide(body, &g, refusal))
+        return true;
+    return refuse(refusal, 400, NULL, g.param, "%s: not with response_format, a forced tool_choice or strict tools", g.param);
 }

@@ -7,10 +7,9 @@
 #include "serve/members.h"
 #include "serve/refusal.h"
 
-/* What is said where a chat already has a grammar of its own. */
-#define GUIDED_TWICE "structured_outputs and guided members: not with response_format, a forced tool_choice or strict tools"
-
 /* Sets out->grammar, which request_text_free closes; leaves it where the request says nothing. `raw`: no chat. */
 bool guided_read(const qr_model *model, const struct json *body, bool raw, struct request_text *out, struct refusal *refusal);
+/* Refuses what was read so where the chat asks for a grammar of its own. */
+bool guided_alone(const struct json *body, const struct request_text *text, const qr_chat *chat, struct refusal *refusal);
 
 #endif

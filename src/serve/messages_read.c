@@ -120,8 +120,9 @@ static bool write_thinking(const struct json *thinking, struct json_writer *w, s
 }
 
 /* "output_config": how hard to think, and a schema to reply by (which was a member of its own once). */
-static bool write_output(const struct json *body, struct json_writer *w, struct refusal *refusal)
+static bool write_output(const struct json *body, struct translation *t, struct refusal *refusal)
 {
+    struct json_writer *w = t->w;
     const struct json *config = member_of(body, "output_config"), *format = member_of(config, "format");
     if (config && config->kind != JSON_OBJECT)
         return refuse(refusal, 400, NULL, "output_config", "output_config: wanted an object");
@@ -131,12 +132,12 @@ static bool write_output(const struct json *body, struct json_writer *w, struct 
         copy_member(config, "effort", w, "effort");
         json_w_end_object(w);
     }
-    if (!format)
-        format = member_of(body, "output_format");
+    if (!format && (format = member_of(body, "output_format")))
+        t->format = "output_format";
     if (!format)
         return true;
     if (!json_equals(type_of(format), "json_schema") || !member_of(format, "schema"))
-        return refuse(refusal, 400, NULL, "output_config.format", "output_config.format: wanted an object of type json_schema with a \"schema\"");
+        return refuse(refusal, 400, NULL, t->format, "%s: wanted an object of type json_schema with a \"schema\"", t->format);
     json_w_key(w, "response_format");
     json_w_object(w);
     json_w_member_string(w, "type", "json_schema");
@@ -175,6 +176,7 @@ static void write_plain_members(const struct json *body, struct json_writer *w)
     static const char *const names[] = {"max_tokens", "temperature", "top_p", "top_k", "stream"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         copy_member(body, names[i], w, names[i]);
+    copy_extensions(body, w);
 }
 
 /* The name decides about thinking where nothing else does (protocol.md 2.6); those of Anthropic's models say nothing. */
@@ -197,7 +199,7 @@ bool messages_read(const struct json *body, bool ignore_server_tools, const stru
         return false;
     write_plain_members(body, t->w);
     return write_model(member_of(body, "model"), t->w, refusal) && write_stops(member_of(body, "stop_sequences"), t->w, refusal) &&
-           write_thinking(member_of(body, "thinking"), t->w, out, refusal) && write_output(body, t->w, refusal) &&
+           write_thinking(member_of(body, "thinking"), t->w, out, refusal) && write_output(body, t, refusal) &&
            write_tools(member_of(body, "tools"), ignore_server_tools, log, t, refusal) &&
            write_tool_choice(member_of(body, "tool_choice"), t->w, refusal) && messages_write(body, t, refusal) &&
            translation_finish(t, refusal);

@@ -140,7 +140,7 @@ static bool check_metadata(const struct json *metadata, struct refusal *refusal)
 
 static void write_plain_members(const struct json *body, struct json_writer *w)
 {
-    static const char *const names[] = {"temperature", "top_p", "stream", "parallel_tool_calls"};
+    static const char *const names[] = {"temperature", "top_p", "top_k", "stream", "parallel_tool_calls"};
     const struct json *model = member_of(body, "model");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         copy_member(body, names[i], w, names[i]);
@@ -148,6 +148,7 @@ static void write_plain_members(const struct json *body, struct json_writer *w)
         json_w_member_string_n(w, "model", model->text, model_name_length(model->text, model->length));
     else
         copy_member(body, "model", w, "model");
+    copy_extensions(body, w);
 }
 
 bool responses_read(const struct json *body, const struct qr_log *log, struct translation *t, struct responses_asked *out,

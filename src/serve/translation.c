@@ -74,8 +74,8 @@ static bool clients_name(const struct translation *t, const char *param, char *o
         name_place(p, rest, out, size);
     else if (strcmp(param, "messages") == 0)
         snprintf(out, size, "%s", t->list);
-    else if (strncmp(param, format, strlen(format)) == 0)
-        snprintf(out, size, "%s", t->format);
+    else if (strncmp(param, format, strlen(format)) == 0) /* a place in its schema stays: "#/properties/a" */
+        snprintf(out, size, "%s%s", t->format, strchr(param, '#') ? strchr(param, '#') : "");
     else
         return false;
     return true;
@@ -88,7 +88,7 @@ void translation_locate(const struct translation *t, struct refusal *refusal)
     if (!refusal->param[0] || !clients_name(t, refusal->param, name, sizeof name))
         return;
     if (named <= strlen(refusal->param) && strncmp(refusal->message, refusal->param, named) == 0) {
-        snprintf(message, sizeof message, "%s%s", name, refusal->message + named);
+        snprintf(message, sizeof message, "%.*s%s", (int)strcspn(name, "#"), name, refusal->message + named); /* it says the place itself */
         memcpy(refusal->message, message, sizeof message);
     }
     memcpy(refusal->param, name, sizeof name);
@@ -103,6 +103,17 @@ void copy_member(const struct json *from, const char *name, struct json_writer *
         return;
     json_w_key(w, as);
     json_w_value(w, value);
+}
+
+void copy_extensions(const struct json *from, struct json_writer *w)
+{
+    static const char *const names[] = {
+        "min_p", "seed", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "banned", "stop_token_ids", "min_tokens",
+        "ignore_eos", "cache_salt", "guided_json", "guided_regex", "guided_choice", "guided_json_object", "structured_outputs",
+        /* which are refused: */
+        "guided_grammar", "guided_whitespace_pattern", "allowed_token_ids", "bad_words", "use_beam_search", "truncate_prompt_tokens"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        copy_member(from, names[i], w, names[i]);
 }
 
 void copy_strict(const struct json *tool, struct json_writer *w)

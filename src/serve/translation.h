@@ -41,6 +41,9 @@ void translation_locate(const struct translation *t, struct refusal *refusal);
 
 /* A member as the client sent it, when there is one and it is not null. */
 void copy_member(const struct json *from, const char *name, struct json_writer *w, const char *as);
+/* Members of this server's own (and of others like it), which mean the same in a request of any API: how tokens are drawn, what
+ * the answer has to be, whose cached pages are its. */
+void copy_extensions(const struct json *from, struct json_writer *w);
 /* "strict": true of a tool, which belongs to its function; one that says otherwise says nothing. */
 void copy_strict(const struct json *tool, struct json_writer *w);
 /* {"type": "text", "text": ...} */

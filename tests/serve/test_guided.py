@@ -15,6 +15,7 @@ ASK = {"messages": [{"role": "user", "content": "Add 17 and 25."}], "thinking": 
 SHAPE = {"type": "object", "properties": {"sum": {"type": "integer", "minimum": 10, "maximum": 99}, "unit": {"enum": ["apples", "pears"]},
                                           "why": {"type": "string", "maxLength": 12}},
          "required": ["sum", "unit", "why"], "additionalProperties": False}
+BEGUN = ASK["messages"] + [{"role": "assistant", "content": "It is 4"}]
 TOOL = {"type": "function", "function": {"name": "note", "parameters": SHAPE}}
 
 
@@ -50,6 +51,8 @@ def answers(s):
     for member in ({"guided_choice": ["forty-two", "42"]}, {"structured_outputs": {"choice": ["forty-two", "42"]}}):
         text = content(s, {**ASK, **member})
         f.expect(str(member), text in ("forty-two", "42"), text)
+    text = content(s, {**ASK, "messages": BEGUN, "continue_final_message": True, "guided_choice": ["9 pears", "2 apples"]})
+    f.expect("behind a prefix", text in ("9 pears", "2 apples"), text)
     status, _, said = s.post(CHAT, {**ASK, "guided_choice": ["forty-two", "42"], "n": 3, "temperature": 1})
     f.expect("three answers", status == 200 and all(c["message"]["content"] in ("forty-two", "42") for c in said["choices"]), said)
     prompt = {"prompt": "Once upon a time", "max_tokens": 200, "temperature": 0}
@@ -76,7 +79,7 @@ def calls(s):
 
 def refusals(s):
     def refused(what, path, body, word, param=None):
-        status, _, said = s.post(path, {**ASK, **body} if path == CHAT else {"prompt": "a", **body})
+        status, _, said = s.post(path, {**ASK, **body} if path == CHAT else {"prompt": "a", **body} if path == TEXT else body)
         error = said.get("error", {})
         f.expect(what, status == 400 and word in error.get("message", "") and (param is None or error["param"] == param), (status, said))
 
@@ -84,9 +87,17 @@ def refusals(s):
     refused("the same of a format", CHAT, {"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}, "not", "response_format#")
     refused("a look-ahead", TEXT, {"guided_regex": "(?=a)b"}, "look-ahead", "guided_regex")
     refused("a grammar", CHAT, {"guided_grammar": "root ::= a"}, "guided_grammar", "guided_grammar")
-    refused("another grammar", CHAT, {"structured_outputs": {"grammar": "root ::= a"}}, "grammar", "structured_outputs")
-    refused("two at once", CHAT, {"guided_regex": "a", "guided_choice": ["b"]}, "not with")
-    refused("beside a format", CHAT, {"guided_regex": "a", "response_format": {"type": "json_object"}}, "response_format")
+    refused("another grammar", CHAT, {"structured_outputs": {"grammar": "root ::= a"}}, "grammar", "structured_outputs.grammar")
+    refused("two at once", CHAT, {"guided_regex": "a", "guided_choice": ["b"]}, "not with guided_regex", "guided_choice")
+    refused("beside a format", CHAT, {"guided_regex": "a", "response_format": {"type": "json_object"}}, "response_format", "guided_regex")
+    refused("beside a forced call", CHAT, {"structured_outputs": {"choice": ["a"]}, "tools": [TOOL], "tool_choice": "required"}, "not with", "structured_outputs.choice")
+    refused("a format behind a prefix", CHAT, {"messages": BEGUN, "continue_final_message": True, "response_format": {"type": "json_object"}}, "continue_final_message")
+    refused("a word for true", CHAT, {"guided_json_object": "yes"}, "true or false", "guided_json_object")
+    refused("a number for true", CHAT, {"structured_outputs": {"json_object": 1}}, "true or false", "structured_outputs.json_object")
+    refused("a bad choice", CHAT, {"structured_outputs": {"choice": [1]}}, "no string", "structured_outputs.choice")
+    refused("a number", CHAT, {"structured_outputs": {"regex": 1}}, "wanted a string", "structured_outputs.regex")
+    refused("a schema of a format", "/v1/responses", {"input": "a", "text": {"format": {"type": "json_schema", "name": "x", "schema": {"properties": {"a": {"not": {}}}}}}},
+            "not", "text.format#/properties/a")
     refused("no choice", TEXT, {"guided_choice": []}, "at least one", "guided_choice")
     refused("nothing fits", TEXT, {"guided_json": False}, "no answer can fit", "guided_json")
 

@@ -23,36 +23,39 @@ DRAWN = {"temperature": [3, -1, "hot"], "top_p": [0, 1.5, "x"], "top_k": ["x", 1
          "frequency_penalty": [-3, "x"], "repetition_penalty": [0, 1000], "seed": ["x", 1.5], "n": [0, 17, "x"], "stop": [3, [3], [""], [str(i) for i in range(17)]],
          "stop_token_ids": ["x", [-1], [10**9]], "include_stop_str_in_output": [1], "ignore_eos": ["x"], "min_tokens": [-1, "x"], "stream": ["yes"],
          "stream_options": ["x"], "return_token_ids": [1], "logprobs": ["x", 21], "prompt_logprobs": [21, "x"], "logit_bias": [[], {"x": 1}, {"1": 101}, {"9999999": 1}],
-         "max_tokens": [-1, "x"], "cache_salt": ["", 3], "guided_json": [{"not": {}}], "guided_regex": ["(?=a)", 3], "guided_choice": [[], 3], "structured_outputs": [3, {"grammar": "a"}],
-         "guided_grammar": ["a"], "guided_whitespace_pattern": ["a"], "allowed_token_ids": [[1]], "bad_words": [["a"]], "use_beam_search": [True],
-         "truncate_prompt_tokens": [4], "audio": [{"voice": "x"}], "modalities": [["text", "audio"]], "model": [3, "gpt-4"], "banned": ["x", [10**9]]}
+         "max_tokens": [-1, "x"], "suffix": ["x", 3], "best_of": [2, "x"], "audio": [{"voice": "x"}], "modalities": [["text", "audio"]], "model": [3, "gpt-4"]}
+# Members of this server's own, and of others like it, mean the same whichever API asks.
+OWN = {"guided_json": [{"not": {}}, 3], "guided_regex": ["(?=a)", 3], "guided_choice": [[], 3, [1]], "guided_json_object": ["yes", 1],
+       "structured_outputs": [3, {"grammar": "a"}, {"json_object": 1}, {"regex": "a", "choice": ["a"]}], "guided_grammar": ["a"], "guided_whitespace_pattern": ["a"],
+       "allowed_token_ids": [[1]], "bad_words": [["a"]], "use_beam_search": [True], "truncate_prompt_tokens": [4], "banned": ["x", [10**9]], "cache_salt": ["", 3],
+       **{name: DRAWN[name] for name in ("min_p", "seed", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "stop_token_ids", "ignore_eos", "min_tokens")}}
 REFUSED = {
-    CHAT: {**DRAWN, "max_tokens": [0, -1, "x"], "max_completion_tokens": [0, "x"], "messages": [None, [], "x", [{"role": "king", "content": "x"}], [{"role": "user", "content": [{"type": "audio"}]}]],
+    CHAT: {**DRAWN, **OWN, "max_tokens": [0, -1, "x"], "max_completion_tokens": [0, "x"], "messages": [None, [], "x", [{"role": "king", "content": "x"}], [{"role": "user", "content": [{"type": "audio"}]}]],
            "top_logprobs": [21, "x", 2], "logprobs_all": ["x"], "tools": ["x", [{"type": "function"}]], "tool_choice": ["maybe", {"type": "function", "function": {"name": "nobody"}}],
            "parallel_tool_calls": ["x"], "response_format": ["x", {"type": "xml"}, {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}], "reasoning_effort": ["huge", 0, 101, True],
            "thinking": [{"type": "x"}, 3], "think": ["x"], "chat_template_kwargs": ["x", {"thinking": "x"}, {"thinking_mode": "x"}, {"drop_thinking": 3}],
            "continue_final_message": [True, "x"], "add_generation_prompt": ["x"], "functions": [[]], "function_call": ["auto"]},
-    TEXT: {**DRAWN, "prompt": [None, 3, [], [[]], [1.5], {}], "echo": ["x"], "suffix": ["x"], "best_of": [2], "add_special_tokens": ["x"], "parse_special": ["x"],
+    TEXT: {**DRAWN, **OWN, "prompt": [None, 3, [], [[]], [1.5], {}], "echo": ["x"], "add_special_tokens": ["x"], "parse_special": ["x"],
            "max_tokens": [0, -1, "x"], "response_format": [{"type": "xml"}]},
-    MESSAGES: {"messages": [[], [{"role": "user", "content": [{"type": "document"}]}]], "max_tokens": [0, "x"], "system": [3], "temperature": [3], "top_p": [0], "top_k": ["x"], "stream": ["x"],
+    MESSAGES: {**OWN, "messages": [[], [{"role": "user", "content": [{"type": "document"}]}]], "max_tokens": [0, "x"], "system": [3], "temperature": [3], "top_p": [0], "top_k": ["x"], "stream": ["x"],
                "stop_sequences": ["x", [""]], "thinking": [{"type": "x"}, {"type": "enabled", "display": "x"}], "output_config": ["x", {"effort": "huge"}, {"format": {"type": "xml"}}],
                "tools": [[{"type": "web_search_20250305", "name": "web_search"}], "x"], "tool_choice": ["x", {"type": "maybe"}, {"type": "tool"}], "model": ["gpt-4"]},
-    RESPONSES: {"input": [None, [], 3, [{"type": "local_shell_call"}]], "max_output_tokens": [0, "x"], "temperature": [3], "top_p": [0], "top_logprobs": [21], "stream": ["x"], "include": ["x"],
+    RESPONSES: {**OWN, "top_k": ["x"], "input": [None, [], 3, [{"type": "local_shell_call"}]], "max_output_tokens": [0, "x"], "temperature": [3], "top_p": [0], "top_logprobs": [21], "stream": ["x"], "include": ["x"],
                 "previous_response_id": ["resp_1"], "conversation": ["c"], "prompt": [{"id": "p"}], "background": [True], "reasoning": ["x", {"effort": "huge"}, {"summary": "x"}],
                 "text": ["x", {"format": {"type": "xml"}}], "metadata": ["x", {"a": 1}], "tools": [[{"type": "local_shell"}]], "tool_choice": ["maybe", {"type": "web_search"}],
                 "parallel_tool_calls": ["x"], "instructions": [3], "model": ["gpt-4"]}}
 
 # Values that change nothing.
 PASSED = {
-    CHAT: {"user": "me", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "prediction": {"type": "content", "content": "x"}, "verbosity": "low", "web_search_options": {},
+    CHAT: {"user": "me", "suffix": "", "best_of": 1, "guided_json_object": False, "structured_outputs": {"json_object": False, "grammar": None}, "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "prediction": {"type": "content", "content": "x"}, "verbosity": "low", "web_search_options": {},
            "modalities": ["text"], "top_k": -1, "min_p": 0, "cache_salt": "mine", "chat_template_kwargs": {"other": 1}, "add_generation_prompt": True, "tool_choice": "none",
            "response_format": {"type": "text"}, "logit_bias": {}, "n": 1, "stop": [], "model": "deepseek-flash[1m]", "no_such_member": 1, "seed": 5},
     TEXT: {"user": "me", "suffix": "", "best_of": 1, "cache_salt": "mine", "add_special_tokens": True, "parse_special": False, "response_format": {"type": "text"}, "no_such_member": 1},
     MESSAGES: {"metadata": {"user_id": "x"}, "container": "x", "mcp_servers": [], "cache_control": {"type": "ephemeral"}, "betas": ["x"], "service_tier": "auto", "tool_choice": {"type": "none"},
-               "output_config": {}, "system": ""},
+               "output_config": {}, "system": "", "cache_salt": "mine", "seed": 5, "structured_outputs": {}, "guided_json_object": False},
     RESPONSES: {"store": True, "truncation": "auto", "metadata": {"a": "b"}, "user": "u", "service_tier": "auto", "prompt_cache_key": "k", "safety_identifier": "s", "max_tool_calls": 3,
                 "background": False, "previous_response_id": None, "include": ["reasoning.encrypted_content"], "tools": [{"type": "web_search"}], "text": {"verbosity": "low"},
-                "top_logprobs": 0, "stream_options": {"include_obfuscation": False}}}
+                "top_logprobs": 0, "cache_salt": "mine", "seed": 5, "top_k": -1, "structured_outputs": {}, "guided_json_object": False, "stream_options": {"include_obfuscation": False}}}
 
 
 def said(path, body):
@@ -71,7 +74,7 @@ def refusals(s):
                 body = {**BASE[path], member: value}
                 status, _, answer = s.post(path, body)
                 error = answer.get("error", {}) if isinstance(answer, dict) else {}
-                named = member in error.get("message", "") and (path == MESSAGES or (error.get("param") or "").startswith(member))
+                named = member in error.get("message", "") and (path == MESSAGES or (error.get("param") or "").startswith(member)) and error["message"].startswith(member)
                 f.expect(f"{path}: {member}: {value!r}", status == (404 if value == "gpt-4" else 400) and (named or value == "gpt-4"), (status, answer))
 
 
@@ -117,6 +120,17 @@ def drawing(s, plain):
             body = s.post(path, {**base, "stop": stop, "include_stop_str_in_output": keeps})[2]["choices"][0]
             got = body.get("text") or body["message"]["content"]
             f.expect(f"{path}: stop", got == text[:text.index(stop) + (len(stop) if keeps else 0)] and body["finish_reason"] == "stop", body)
+    for path in (MESSAGES, RESPONSES):
+        text = said(path, s.post(path, BASE[path])[2])[0]
+        for change in ({"guided_regex": "q{3}"}, {"guided_choice": ["qqq"]}, {"structured_outputs": {"regex": "q{3}"}}, {"guided_json": {"const": 777}}):
+            status, _, body = s.post(path, {**BASE[path], **change})
+            got = body["content"][0]["text"] if path == MESSAGES else body["output"][0]["content"][0]["text"]
+            f.expect(f"{path}: {change}", status == 200 and got in ("qqq", "777"), body)
+        for change in ({"repetition_penalty": 2}, {"structured_outputs": {"json_object": True}}):
+            body = s.post(path, {**BASE[path], **change})[2]
+            f.expect(f"{path}: {change}", said(path, body)[0] != text, body)
+        seeds = [said(path, s.post(path, {**BASE[path], "temperature": 1, "seed": seed})[2]) for seed in (1, 1, 2)]
+        f.expect(f"{path}: seed", seeds[0] == seeds[1] != seeds[2], seeds)
     body = s.post(CHAT, {**BASE[CHAT], "max_tokens": 9, "max_completion_tokens": 2})[2]
     f.expect("max_completion_tokens wins", body["usage"]["completion_tokens"] == 2, body["usage"])
     body = s.post(MESSAGES, {**BASE[MESSAGES], "stop_sequences": [plain[MESSAGES][0][0]["text"][4:6]]})[2]
