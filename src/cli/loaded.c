@@ -21,7 +21,8 @@ static bool show_percent(void *user, qr_phase phase, uint64_t done, uint64_t tot
     return true;
 }
 
-qr_status loaded_open(const struct model_options *options, struct loaded *out, qr_error *err)
+qr_status loaded_open_looking(const struct model_options *options, qr_status (*look)(const qr_model *model, const void *user, qr_error *err),
+                              const void *user, struct loaded *out, qr_error *err)
 {
     qr_model_options model = model_options_model(options);
     qr_engine_options engine = model_options_engine(options);
@@ -34,6 +35,8 @@ qr_status loaded_open(const struct model_options *options, struct loaded *out, q
     qr_status st = plan_before_loading(options, &engine, err);
     if (st == QR_OK)
         st = qr_model_open(options->model, &model, &out->model, err);
+    if (st == QR_OK && look)
+        st = look(out->model, user, err);
     if (st == QR_OK)
         st = qr_engine_create(out->model, &engine, &out->engine, err);
     if (shown)
@@ -41,6 +44,11 @@ qr_status loaded_open(const struct model_options *options, struct loaded *out, q
     if (st != QR_OK)
         loaded_close(out);
     return st;
+}
+
+qr_status loaded_open(const struct model_options *options, struct loaded *out, qr_error *err)
+{
+    return loaded_open_looking(options, NULL, NULL, out, err);
 }
 
 void loaded_close(struct loaded *l)

@@ -17,6 +17,9 @@ struct loaded {
 /* Sizes both (cli/plan.h), then opens them, showing on a terminal how far that is; on failure nothing is left open. `out`
  * stays at its address until loaded_close. */
 qr_status loaded_open(const struct model_options *options, struct loaded *out, qr_error *err);
+/* The same; `look` sees the model before its weights are prepared, which may take minutes, and may refuse to go on. */
+qr_status loaded_open_looking(const struct model_options *options, qr_status (*look)(const qr_model *model, const void *user, qr_error *err),
+                              const void *user, struct loaded *out, qr_error *err);
 void loaded_close(struct loaded *l);
 
 struct answer {

@@ -85,6 +85,12 @@ static void raise_file_limit(void)
     }
 }
 
+static qr_status look(const qr_model *model, const void *settings, qr_error *err)
+{
+    const qr_status st = server_suits(settings, model, err);
+    return st == QR_BAD_ARGUMENT ? qr_fail_in(err, st, "--default-effort") : st;
+}
+
 static qr_status serve(struct serve_options *o, qr_error *err)
 {
     struct loaded l = {0};
@@ -101,7 +107,7 @@ static qr_status serve(struct serve_options *o, qr_error *err)
     o->serve.chat.thinking = o->thinking;
     const struct qr_log log = model_options_log(&o->model);
     o->serve.log = &log;
-    qr_status st = loaded_open(&o->model, &l, err);
+    qr_status st = loaded_open_looking(&o->model, look, &o->serve, &l, err);
     if (st == QR_OK)
         st = server_open(&o->serve, l.model, l.engine, &server, err);
     if (st == QR_OK) {
@@ -153,7 +159,7 @@ int command_serve(int argc, char **argv)
         {.name = "default-thinking", .kind = OPTION_CHOICE, .target = &o.thinking, .value = "on|off",
          .help = "where a request does not say; default on"},
         {.name = "default-effort", .kind = OPTION_STRING, .target = &o.serve.chat.effort, .value = "LEVEL",
-         .help = "where a request does not say; default high"},
+         .help = "minimal, low, medium, high, xhigh, max, ultra, or a number from 1 to 100 where the model has numbers: where a request does not say; default high"},
         {.name = "reasoning-field", .kind = OPTION_CHOICE, .target = &o.serve.reasoning_field, .value = "reasoning_content|reasoning|both",
          .help = "the name of a message's reasoning; default reasoning_content"},
         {.name = "vendor-sampling", .kind = OPTION_FLAG, .target = &o.serve.vendor_sampling,

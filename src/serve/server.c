@@ -13,12 +13,12 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/status.h"
 #include "serve/framing.h"
 #include "serve/job.h"
 #include "serve/members.h"
 #include "serve/routes.h"
+#include "serve/tls.h"
 
 enum {
     THREADS = 4,
@@ -26,8 +26,7 @@ enum {
      * it libmicrohttpd does, in its own words. */
     CONNECTION_MEMORY = 2 * MOST_HEADERS,
     SECONDS_OF_HEADERS = 10,
-    SECONDS_OF_BODY = 60,
-    MOST_PEM = 1 << 20
+    SECONDS_OF_BODY = 60
 };
 
 enum tongue server_tongue(const struct route *route) { return route ? route->tongue : TONGUE_OPENAI; }
@@ -230,19 +229,11 @@ static void on_end(void *user, struct MHD_Connection *connection, void **state, 
 static qr_status read_secrets(struct server *s, qr_error *err)
 {
     const struct serve_settings *o = &s->settings;
-    size_t size;
     if (o->api_key_file)
         TRY(keys_read(o->api_key_file, &s->keys, err));
     if (o->admin_key_file)
         TRY(keys_read(o->admin_key_file, &s->admin_keys, err));
-    if (!o->tls_certificate != !o->tls_key)
-        return qr_fail(err, QR_BAD_ARGUMENT, "TLS: wanted a certificate and its key, both or none");
-    if (!o->tls_certificate)
-        return QR_OK;
-    if (MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES)
-        return qr_fail(err, QR_UNSUPPORTED, "TLS: this build of libmicrohttpd has none");
-    TRY(file_read(o->tls_certificate, MOST_PEM, &s->certificate, &size, err));
-    return file_read(o->tls_key, MOST_PEM, &s->certificate_key, &size, err);
+    return tls_read(o->tls_certificate, o->tls_key, &s->certificate, &s->certificate_key, err);
 }
 
 union address {
@@ -266,11 +257,31 @@ static qr_status read_address(const struct serve_settings *o, union address *out
     return QR_OK;
 }
 
+/* What libmicrohttpd says while it starts, on the thread that starts it; what it says of connections later is no one's. */
+static void on_complaint(void *user, const char *format, va_list args)
+{
+    struct server *s = user;
+    if (!pthread_equal(s->starter, pthread_self()))
+        return;
+    vsnprintf(s->complaint, sizeof s->complaint, format, args);
+    s->complaint[strcspn(s->complaint, "\n")] = '\0';
+}
+
+/* Each file holds what it should by now: then they do not belong together, or what is between the lines is none. */
+static qr_status refuse_to_listen(const struct server *s, int why, qr_error *err)
+{
+    const struct serve_settings *o = &s->settings;
+    if (o->tls_certificate && why != EADDRINUSE && why != EACCES && why != EADDRNOTAVAIL)
+        return qr_fail(err, QR_BAD_FILE, "%s and %s: the certificate and the private key do not belong together, or one of them is damaged (%s)",
+                       o->tls_certificate, o->tls_key, s->complaint);
+    return qr_fail(err, QR_IO, "cannot listen on %s port %d: %s", o->host, o->port, why ? strerror(why) : s->complaint);
+}
+
 static qr_status listen_on(struct server *s, qr_error *err)
 {
     union address address;
     TRY(read_address(&s->settings, &address, err));
-    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME;
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
     if (address.any.sa_family == AF_INET6)
         flags |= MHD_USE_IPv6;
     struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, s->certificate},
@@ -278,22 +289,29 @@ static qr_status listen_on(struct server *s, qr_error *err)
                                    {MHD_OPTION_END, 0, NULL}};
     if (s->certificate)
         flags |= MHD_USE_TLS;
+    s->starter = pthread_self();
     errno = 0;
-    s->daemon = MHD_start_daemon(flags, (uint16_t)s->settings.port, NULL, NULL, on_request, s, MHD_OPTION_SOCK_ADDR, &address.any,
-                                 MHD_OPTION_URI_LOG_CALLBACK, on_line, s, MHD_OPTION_NOTIFY_COMPLETED, on_end, NULL, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)THREADS,
+    s->daemon = MHD_start_daemon(flags, (uint16_t)s->settings.port, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_complaint, s,
+                                 MHD_OPTION_SOCK_ADDR, &address.any, MHD_OPTION_URI_LOG_CALLBACK, on_line, s, MHD_OPTION_NOTIFY_COMPLETED, on_end, NULL, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)THREADS,
                                  MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->settings.most_connections,
                                  MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
                                  (unsigned)SECONDS_OF_HEADERS, MHD_OPTION_ARRAY, s->certificate ? tls : tls + 2, MHD_OPTION_END);
-    if (!s->daemon)
-        return qr_fail(err, QR_IO, "cannot listen on %s port %d: %s", s->settings.host, s->settings.port,
-                       errno ? strerror(errno) : "it is in use, or the certificate is none");
-    return QR_OK;
+    return s->daemon ? QR_OK : refuse_to_listen(s, errno, err);
 }
 
 int server_port(const struct server *s)
 {
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_BIND_PORT);
     return info ? info->port : s->settings.port;
+}
+
+qr_status server_suits(const struct serve_settings *settings, const qr_model *model, qr_error *err)
+{
+    static const char hello[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}";
+    qr_chat *chat = NULL;
+    const qr_status st = qr_chat_open(model, hello, sizeof hello - 1, &settings->chat, &chat, NULL, err);
+    qr_chat_close(chat);
+    return st == QR_BAD_ARGUMENT ? st : QR_OK; /* a model that no chat can be had with completes texts */
 }
 
 qr_status server_open(const struct serve_settings *settings, qr_model *model, qr_engine *engine, struct server *out, qr_error *err)

@@ -51,6 +51,8 @@ struct server {
     struct keys keys, admin_keys;
     char *certificate, *certificate_key;
     struct MHD_Daemon *daemon;
+    pthread_t starter;             /* the thread that starts it, */
+    char complaint[160];           /* and what was said there that is wrong */
     struct keeper *keeper;
     struct counters *counters;
     _Atomic bool draining, hurried;
@@ -61,6 +63,9 @@ struct server {
     _Atomic uint64_t next_id;
 };
 
+/* Whether a chat of this model can be had with settings->chat, before its weights are loaded. QR_BAD_ARGUMENT: it has no such
+ * effort. */
+qr_status server_suits(const struct serve_settings *settings, const qr_model *model, qr_error *err);
 /* Listens and answers, on threads of its own, for an engine that outlives it. `out` stays at its address. QR_IO: the address
  * cannot be listened on. */
 qr_status server_open(const struct serve_settings *settings, qr_model *model, qr_engine *engine, struct server *out,

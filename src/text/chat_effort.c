@@ -55,6 +55,13 @@ static bool effort_of(enum chat_profile profile, const char *text, size_t length
     return out->number > 0;
 }
 
+/* Behind "none" of a request, or alone. */
+static const char *known_efforts(enum chat_profile profile)
+{
+    return profile == CHAT_V41 ? "minimal, low, medium, high, xhigh, max, ultra or a number from 1 to 100"
+                               : "minimal, low, medium, high, xhigh, max or ultra";
+}
+
 bool chat_effort_known(enum chat_profile profile, const char *effort)
 {
     struct effort found;
@@ -122,9 +129,8 @@ static qr_status read_effort(struct resolver *r, const struct json *effort, cons
     bool name = effort->kind == JSON_STRING;
     if ((!name && effort->kind != JSON_NUMBER) || !effort_of(r->profile, effort->text, effort->length, name, &found))
         return chat_refuse(r->issue, r->err, NULL, param,
-                           "an effort of %.40s, wanted none, minimal, low, medium, high, xhigh, max%s",
-                           name || effort->kind == JSON_NUMBER ? effort->text : "another type",
-                           r->profile == CHAT_V41 ? ", ultra or a number from 1 to 100" : " or ultra");
+                           "an effort of %.40s, wanted none, %s",
+                           name || effort->kind == JSON_NUMBER ? effort->text : "another type", known_efforts(r->profile));
     if (!r->found)
         r->effort = found;
     r->found = true;
@@ -190,7 +196,8 @@ qr_status chat_thinking_resolve(const struct json *request, enum chat_profile pr
     if (!effort)
         effort = DEFAULT_EFFORT;
     if (!effort_of(profile, effort, strlen(effort), true, &fallback))
-        return qr_fail(err, QR_BAD_ARGUMENT, "the profile %s has no effort \"%s\"", chat_profile_name(profile), effort);
+        return qr_fail(err, QR_BAD_ARGUMENT, "the profile %s has no effort \"%.60s\", wanted %s", chat_profile_name(profile), effort,
+                       known_efforts(profile));
     if ((st = read_thinking(&r, json_get(request, "thinking"), &asked)) != QR_OK ||
         (st = read_bool(&r, json_get(request, "think"), "think", &asked)) != QR_OK ||
         (st = read_kwargs(&r, kwargs, &by_kwargs)) != QR_OK || (st = read_efforts(&r, request, kwargs)) != QR_OK)

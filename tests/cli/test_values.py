@@ -78,4 +78,9 @@ with tempfile.TemporaryDirectory() as scratch:
     check(["op", "--list", "--in", OPERATOR], "--list runs nothing")
     check(["op", "--in", OPERATOR, "--out", "x", "--against", "cpu"], "--out says nothing to --against")
     check(["bench", "op", "rmsnrom", "--in", OPERATOR], '"rmsnrom"', "the nearest is rmsnorm")
+    for model, effort in (("tiny-v41", "huge"), ("tiny-v41", "101"), ("tiny-v4", "50")):
+        status, out, err = run("serve", "--model", os.path.join(SOURCE, "models", model), "--port", "0", "--default-effort", effort)
+        if status != 2 or out or not all(word in err for word in ("--default-effort", f'"{effort}"', "minimal, low, medium, high, xhigh, max")):
+            faults += 1
+            print(f"--default-effort {effort}: status {status}, {out!r}, {err!r}")
 sys.exit(faults != 0)
