@@ -52,7 +52,7 @@ def without(line, name, value):
 
 
 with tempfile.TemporaryDirectory() as scratch:
-    tried = 0
+    tried, seen = 0, set()
     for words, line in LINES.items():
         command = words.split()
         for name, value in options(command):
@@ -62,7 +62,9 @@ with tempfile.TemporaryDirectory() as scratch:
                 continue
             check([*command, *rest, name], name, "needs a value")
             wrong = ["nonsense", ""] if "|" in value else WRONG.get(value, [])
-            for text in wrong:
+            first = value not in seen
+            seen.add(value)
+            for text in wrong if first else [wrong[0], wrong[-1]] if wrong else []: # the reader of a value is one for all options
                 check([*command, *rest, name, text], name, text, "wanted")
                 tried += 1
             if wrong in (INTEGERS, NUMBERS):

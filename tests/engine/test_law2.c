@@ -114,6 +114,14 @@ static const struct variant v41[] = {
     {"13 rows of an attention call", 2, 0, 0, NULL, NULL, 13},
     {"one row of an attention call", 2, 0, 0, NULL, NULL, 1},
 };
+/* Those of them in which the most differs: every step is dear there. */
+static const struct variant trained_v41[] = {
+    {"7 rows a step", 1, 7, 0, NULL, NULL, 0},
+    {"three threads", 3, 33, 0, NULL, NULL, 0},
+    {"pages of 32 tokens", 2, 50, 32, NULL, NULL, 0},
+    {"bf16 and fp8", 2, 19, 64, "bf16", "fp8", 0},
+    {"13 rows of an attention call", 2, 0, 0, NULL, NULL, 13},
+};
 static const struct variant v4[] = {
     {"after others", 1, 0, 0, NULL, NULL, 0},         {"one row a step", 1, 1, 0, NULL, NULL, 0},
     {"7 rows a step", 2, 7, 0, NULL, NULL, 0},        {"64 rows a step", 3, 64, 0, NULL, NULL, 0},
@@ -133,7 +141,7 @@ static void a_small_v41_gives_one_answer(void **state)
 static void the_trained_v41_gives_one_answer(void **state)
 {
     (void)state;
-    hold("models/tiny-v41", v41, COUNT(v41));
+    hold("models/tiny-v41", trained_v41, COUNT(trained_v41));
 }
 
 static void the_trained_v4_gives_one_answer(void **state)

@@ -8,13 +8,13 @@
 static void requests_of_a_v41_at_once_are_each_alone(void **state)
 {
     (void)state;
-    mixed("models/tiny-v41", 40, NULL);
+    mixed("models/tiny-v41", 20, NULL);
 }
 
 static void requests_of_a_v4_at_once_are_each_alone(void **state)
 {
     (void)state;
-    mixed("models/tiny-v4", 40, NULL);
+    mixed("models/tiny-v4", 20, NULL);
 }
 
 int main(void)

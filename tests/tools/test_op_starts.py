@@ -1,4 +1,4 @@
-# label: release
+# label: full
 """Decode steps at every start, near and far (v4-model.md section 10): the model's own forward, and operators in a row."""
 import json
 import os

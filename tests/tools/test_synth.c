@@ -1,3 +1,4 @@
+/* label: release */
 /* quire synth: folders that are what an official one is, in every header, and lively where they have values. */
 #define _GNU_SOURCE
 #include <malloc.h>

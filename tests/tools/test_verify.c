@@ -141,27 +141,35 @@ static void the_w8a8_profile_and_tokens_pass(void **state)
     }
 QR_OPERATORS(IDLE)
 
-static void expect_idle_found(struct bench *b, const char *model, const char *op)
+/* False where the model does not use the operator. */
+static bool idle_is_found(struct bench *b, const char *model, const char *op)
 {
     char words[64];
     snprintf(words, sizeof words, "operator %s", op);
     run_operators(b);
-    if (has_rows(b, op) && !found(b, words))
+    const bool used = has_rows(b, op);
+    if (used && !found(b, words))
         fail_msg("%s: nobody saw that %s does nothing", model, op);
     close_bench(b);
+    return used;
 }
 
+/* Each in one model that uses it: the models take turns. */
 static void an_operator_that_does_nothing_is_found(void **state)
 {
     (void)state;
     struct bench b;
-    for (int m = 0; m < MODELS; m++) {
+    int turn = 0, tries;
 #define TRY_IDLE(NAME)                                                                                                 \
-    open_bench(&b, models[m], NULL);                                                                                   \
-    b.device->NAME = idle_##NAME;                                                                                      \
-    expect_idle_found(&b, models[m], #NAME);
-        QR_OPERATORS(TRY_IDLE)
-    }
+    for (tries = 0; tries < MODELS; tries++, turn++) {                                                                 \
+        open_bench(&b, models[turn % MODELS], NULL);                                                                   \
+        b.device->NAME = idle_##NAME;                                                                                  \
+        if (idle_is_found(&b, models[turn % MODELS], #NAME))                                                           \
+            break;                                                                                                     \
+    }                                                                                                                  \
+    assert_true(tries < MODELS);                                                                                       \
+    turn++;
+    QR_OPERATORS(TRY_IDLE)
 }
 
 static qr_status (*sound_linear)(struct backend *b, const struct op_linear *op, qr_error *err);
