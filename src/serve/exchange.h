@@ -18,6 +18,7 @@ struct exchange {
     const char *rest;          /* of the path, behind a route that ends in a star */
     char request_id[64];
     size_t uri_length;         /* of the path and its query, as they came */
+    bool uri_cut;              /* the path holds %00, behind which a C string of it ends */
     struct buffer body;
     size_t dropped;            /* bytes of a body that is too large */
     bool met;                  /* its headers have been looked at */

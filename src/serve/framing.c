@@ -66,6 +66,8 @@ bool framing_check(const struct exchange *x, const char *version, struct refusal
     MHD_get_connection_values(x->connection, MHD_HEADER_KIND, see_header, &h);
     if (!check_sizes(x, refusal) || !check_coding(x, refusal))
         return false;
+    if (x->uri_cut)
+        return refuse(refusal, 400, NULL, NULL, "the path holds %%00, which is a part of no path here");
     if (h.odd_name)
         return refuse(refusal, 400, NULL, NULL, "the request has a header that has no name, or one with spaces or signs in it");
     if (h.lengths_differ || (h.length && exchange_header(x, "transfer-encoding")))

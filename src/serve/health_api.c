@@ -64,7 +64,7 @@ static bool read_tags(struct exchange *x, unsigned *out, struct refusal *refusal
     if (!exchange_body(x, &document, refusal))
         return false;
     const struct json *tags = member_of(json_root(document), "tags");
-    bool good = !tags || tags->kind == JSON_ARRAY;
+    bool good = !tags || (tags->kind == JSON_ARRAY && tags->child);
     if (tags)
         *out = 0;
     for (const struct json *tag = good && tags ? tags->child : NULL; tag && good; tag = tag->next) {
@@ -73,7 +73,7 @@ static bool read_tags(struct exchange *x, unsigned *out, struct refusal *refusal
         *out |= bit;
     }
     json_close(document);
-    return good || refuse(refusal, 400, NULL, "tags", "tags: wanted a list of \"weights\" and \"kv_cache\"");
+    return good || refuse(refusal, 400, NULL, "tags", "tags: wanted a list of \"weights\", \"kv_cache\" or both");
 }
 
 static enum MHD_Result change(struct exchange *x, qr_status (*how)(qr_engine *, unsigned, qr_error *), bool sleeps)
@@ -83,7 +83,7 @@ static enum MHD_Result change(struct exchange *x, qr_status (*how)(qr_engine *, 
     unsigned tags;
     if (!read_tags(x, &tags, &refusal))
         return exchange_refuse(x, &refusal);
-    if (sleeps) /* from now on nothing is taken; it fails without tags alone */
+    if (sleeps) /* from now on nothing is taken */
         atomic_fetch_or(&x->server->asleep, tags);
     const qr_status st = how(x->server->engine, tags, &err);
     if (st != QR_OK) {

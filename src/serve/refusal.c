@@ -6,10 +6,17 @@
 
 #include "base/utf8.h"
 
+/* What a client sent may be no UTF-8: such bytes become question marks, but for a character that the end cuts. */
 static void copy_text(char *to, size_t size, const char *text)
 {
     snprintf(to, size, "%s", text ? text : "");
-    to[utf8_valid_prefix(to, strlen(to))] = '\0';
+    const size_t length = strlen(to);
+    for (size_t good = utf8_valid_prefix(to, length); good < length; good += utf8_valid_prefix(to + good, length - good)) {
+        const bool cut = length + 1 == size && length - good < 4;
+        to[good] = cut ? '\0' : '?';
+        if (cut)
+            return;
+    }
 }
 
 bool refuse(struct refusal *out, int status, const char *code, const char *param, const char *format, ...)

@@ -183,8 +183,10 @@ static enum MHD_Result answer(struct exchange *x)
 static void *on_line(void *user, const char *uri, struct MHD_Connection *connection)
 {
     struct exchange *x = qr_calloc(1, sizeof *x);
+    const char *nul = strstr(uri, "%00");
     if (x)
-        *x = (struct exchange){.server = user, .connection = connection, .uri_length = strlen(uri)};
+        *x = (struct exchange){.server = user, .connection = connection, .uri_length = strlen(uri),
+                               .uri_cut = nul && (size_t)(nul - uri) < strcspn(uri, "?")};
     return x;
 }
 

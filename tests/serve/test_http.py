@@ -52,7 +52,14 @@ def transport(s):
     f.expect("a body that is too large", b" 413 " in got.split(b"\r\n")[0] and b"at most" in got, got[:300])
     got = s.raw(b"GET /health HTTP/1.1\r\nHost: x\r\nBig: " + b"x" * 200000 + b"\r\n\r\n")
     f.expect("headers that are too large", b" 431 " in got.split(b"\r\n")[0], got[:100])
-    f.expect("no HTTP at all", b" 400 " in s.raw(b"\x16\x03\x01 hello\r\n\r\n").split(b"\r\n")[0] or True, "")
+    for path in (b"/health%00", b"/health%00x", b"/v1/models/tiny-v41%00zz?a=b"):
+        got = s.raw(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        f.expect(path, got.startswith(b"HTTP/1.1 400") and b"%00" in got and got.endswith(b"}\n"), got)
+    f.expect("a NUL in a query", s.ask("GET", "/health?a=%00")[0] == 200, "")
+    body = s.ask("GET", "/%fe%61%ff")[2]
+    f.expect("a path that is no text", body["error"]["message"] == "there is no /?a? here", body)
+    f.expect("no HTTP at all", s.raw(b"\x16\x03\x01 hello\r\n\r\n").startswith(b"HTTP/1.1 400 "), "")
+    f.expect("not even two words", s.raw(b"\x16\x03\x01\r\n\r\n") == b"" and s.ask("GET", "/health")[0] == 200, "")
 
 
 def bodies(s):
@@ -147,7 +154,10 @@ with tempfile.TemporaryDirectory() as folder:
 
         # sleep and wake
         f.expect("sleep", s.post("/sleep", {"tags": ["kv_cache"]}, key)[2] == {"status": "asleep"} and s.ask("GET", "/ready")[0] == 503, "")
-        f.expect("a wrong tag", s.post("/sleep", {"tags": ["x"]}, key)[0] == 400, "")
+        for path in ("/sleep", "/wake_up"):
+            for tags in (["x"], [], "weights", [1], {}):
+                status, _, body = s.post(path, {"tags": tags}, key)
+                f.expect(f"{path}: {tags}", status == 400 and body["error"]["param"] == "tags" and '"kv_cache"' in body["error"]["message"], body)
         f.expect("wake", s.post("/wake_up", None, key)[2] == {"status": "awake"} and s.post(CHAT, HELLO, key)[0] == 200, "")
 
         # one runs, one waits, a third is told to come back
