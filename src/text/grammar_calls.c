@@ -73,14 +73,20 @@ static grammar_node_id value_node(struct parameters *p, const struct schema_list
     return grammar_puts(g, "\" string=\"", grammar_either(g, grammar_puts(g, "true\">", plain), grammar_puts(g, "false\">", json)));
 }
 
+static bool can_be_spelled(const char *name, size_t length)
+{
+    for (size_t i = 0; i < length; i++)
+        if (memchr("\"<>\n", name[i], 5))
+            return false;
+    return true;
+}
+
 static grammar_node_id parameter_node(struct parameters *p, const struct schema_property *property, const char *before,
                                       grammar_node_id next)
 {
     const struct json_name *name = &property->name;
-    for (size_t i = 0; i < name->length; i++)
-        if (strchr("\"<>\n", name->text[i]))
-            schema_refuse(&p->schema.document, p->schema.document.root, "the property \"%.60s\" has a name that no call can spell",
-                          name->text);
+    if (!can_be_spelled(name->text, name->length))
+        schema_refuse(&p->schema.document, p->schema.document.root, "the property \"%.60s\" has a name that no call can spell", name->text);
     const grammar_node_id value = value_node(p, &property->schemas, next);
     return tag(p->c, before, chat_write_parameter_open, grammar_text(p->c->json->g, name->text, name->length, value));
 }
@@ -137,7 +143,17 @@ static grammar_node_id schema_parameters(struct parameters *p, const struct json
     return ways;
 }
 
-/* All the tool's names, each with any value of the kind that it gives as its one type. */
+/* Any parameters, in any number. */
+static grammar_node_id free_parameters(struct parameters *p, grammar_node_id next)
+{
+    static const struct schema_object any = {.count = 0};
+    const grammar_node_id behind = grammar_loop(p->c->json->g);
+    grammar_set_loop(p->c->json->g, behind, other_parameter(p, &any, "\n", behind), next);
+    return grammar_either(p->c->json->g, other_parameter(p, &any, "", behind), next);
+}
+
+/* All the tool's names that a call can spell, each with any value of the kind that it gives as its one type; any names where it
+ * declares none. */
 static grammar_node_id declared_parameters(struct call_grammar *c, const struct tool *tool, grammar_node_id next)
 {
     static const char text[] = "{\"type\":\"string\"}";
@@ -155,7 +171,10 @@ static grammar_node_id declared_parameters(struct call_grammar *c, const struct 
     schema_compiler_begin(&p.schema, json_root(string), "parameters", c->json, c->err);
     size_t n = 0;
     for (const struct json *m = count ? tool->properties->child : NULL; m; m = m->next)
-        members[n++] = m;
+        if (can_be_spelled(m->key, m->key_length))
+            members[n++] = m;
+    if (!tool->properties)
+        first = free_parameters(&p, next);
     while (n-- > 0 && !failed(c) && p.schema.document.status == QR_OK) {
         struct schema_property q = {.name = {members[n]->key, members[n]->key_length}};
         if (tool_wants_string(tool, q.name.text, q.name.length))
@@ -188,7 +207,8 @@ static qr_status by_schema(struct call_grammar *c, const struct tool *tool, qr_e
 
 static void tell_hint(const struct call_grammar *c, const struct tool *tool, const char *why)
 {
-    qr_logf(c->log, QR_LOG_WARN, "the schema of the tool %.100s is only a hint, of its parameters their names are held to: %s", tool->name, why);
+    qr_logf(c->log, QR_LOG_WARN, "the schema of the tool %.100s is only a hint, of its parameters %s: %s", tool->name,
+            tool->properties ? "the declared names are held to" : "nothing is held to", why);
 }
 
 /* Whether the whole schema of a tool can be obeyed: tries it on a grammar of its own. */

@@ -202,9 +202,13 @@ static void a_schema_that_is_too_large_is_a_hint_that_the_log_tells_of_or_refuse
     assert_int_equal(make_large(20000, "", said, &err), QR_OK); /* not supported at all */
     assert_non_null(strstr(said, "minLength"));
     assert_int_equal(make_parameters("{\"type\":\"string\"}", "", said, &err), QR_OK);
-    assert_non_null(strstr(said, "no call could fit it"));
+    assert_non_null(strstr(said, "nothing is held to: no call could fit it"));
     assert_int_equal(make_parameters("{\"type\":\"object\",\"properties\":{\"a\":false},\"required\":[\"a\"]}", "", said, &err), QR_OK);
-    assert_non_null(strstr(said, "no call could fit it"));
+    assert_non_null(strstr(said, "the declared names are held to: no call could fit it"));
+    assert_int_equal(make_parameters("{\"type\":\"object\",\"properties\":{\"a>b\":{}}}", "", said, &err), QR_OK);
+    assert_non_null(strstr(said, "a>b"));
+    assert_int_equal(make_parameters("{\"type\":\"object\",\"properties\":{\"a>b\":{}}}", ",\"strict\":true", said, &err), QR_BAD_REQUEST);
+    assert_non_null(strstr(err.message, "a>b"));
 }
 
 static void strict_tools_leave_text_free_and_hold_calls(void **state)
@@ -243,6 +247,21 @@ static void other_tools_are_held_to_their_names(void **state)
     check(CHAT_V41, request, bad, false);
 }
 
+static void a_hint_leaves_out_names_that_cannot_be_spelled_and_holds_to_none_where_none_is_declared(void **state)
+{
+    static const char some[] = REQUEST("\"tool_choice\":\"required\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{"
+                                       "\"type\":\"object\",\"properties\":{\"a>b\":{},\"u\":{\"type\":\"string\"}}}}}]");
+    static const char none[] = REQUEST("\"tool_choice\":\"required\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{"
+                                       "\"type\":\"object\",\"patternProperties\":{\"^x\":{}}}}}]");
+    static const char *const declared[] = {OPEN CALL("f", TEXT("u", "x")) CLOSE, OPEN CALL("f", "") CLOSE, NULL};
+    static const char *const others[] = {OPEN CALL("f", JSON("z", "3")) CLOSE, OPEN CALL("f", TEXT("a", "1") "\n" JSON("z", "{}")) CLOSE, NULL};
+    (void)state;
+    check(CHAT_V41, some, declared, true);
+    check(CHAT_V41, some, others, false);
+    check(CHAT_V41, none, declared, true);
+    check(CHAT_V41, none, others, true);
+}
+
 static void parameters_that_nobody_declared_come_where_the_schema_lets_them(void **state)
 {
     static const char request[] =
@@ -266,6 +285,7 @@ int main(void)
         cmocka_unit_test(strict_tools_leave_text_free_and_hold_calls),
         cmocka_unit_test(a_format_beside_tools_is_json_or_calls),
         cmocka_unit_test(other_tools_are_held_to_their_names),
+        cmocka_unit_test(a_hint_leaves_out_names_that_cannot_be_spelled_and_holds_to_none_where_none_is_declared),
         cmocka_unit_test(parameters_that_nobody_declared_come_where_the_schema_lets_them),
     };
     return cmocka_run_group_tests(tests, grammar_set_up, grammar_tear_down);
