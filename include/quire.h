@@ -469,13 +469,15 @@ typedef enum qr_answer_end {
 /* "", "stop", "tool_calls", "length" */
 QR_API const char *qr_answer_end_name(qr_answer_end end);
 
-/* Where the text of the token pushed last belongs. */
-typedef enum qr_place { QR_PLACE_HIDDEN, QR_PLACE_REASONING, QR_PLACE_CONTENT } qr_place;
+/* Where the text of a token belongs. HIDDEN: to neither, or it has none. HELD: that is not known yet, as it may be the beginning of
+ * a call, or be dropped before one. */
+typedef enum qr_place { QR_PLACE_HIDDEN, QR_PLACE_REASONING, QR_PLACE_CONTENT, QR_PLACE_HELD } qr_place;
 
 typedef struct qr_parser_state {
     qr_answer_end end;           /* once it is not OPEN, what follows does not belong to the answer: cancel the request */
     int32_t stop_string;         /* index of the stop string that ended it, or -1 */
-    qr_place place;
+    qr_place place;              /* of the token pushed last */
+    qr_place place_of_held;      /* of those before it that were HELD, all at once: what they turned out to be, or HELD still */
     int64_t tokens, reasoning_tokens;
     int64_t calls, refused_calls, cut_calls; /* whole ones; whose text became content or that were dropped; cut off */
     int64_t discarded_tokens;    /* behind a finished block of calls */

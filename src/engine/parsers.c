@@ -128,11 +128,13 @@ void qr_parser_get_state(const qr_parser *parser, qr_parser_state *out)
                                          [FINISH_LENGTH] = QR_ANSWER_LENGTH};
     static const qr_place places[] = {[PLACE_HIDDEN] = QR_PLACE_HIDDEN,
                                       [PLACE_REASONING] = QR_PLACE_REASONING,
-                                      [PLACE_CONTENT] = QR_PLACE_CONTENT};
+                                      [PLACE_CONTENT] = QR_PLACE_CONTENT,
+                                      [PLACE_HELD] = QR_PLACE_HELD};
     const struct parser_counts *c = parser_counts(parser->parser);
     *out = (qr_parser_state){.end = ends[parser_finish(parser->parser)],
                              .stop_string = parser_matched_stop(parser->parser),
                              .place = places[parser_place(parser->parser)],
+                             .place_of_held = places[parser_place_of_held(parser->parser)],
                              .tokens = c->ids,
                              .reasoning_tokens = c->reasoning_ids,
                              .calls = c->calls,

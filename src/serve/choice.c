@@ -16,6 +16,7 @@ void choice_free(struct choice *c)
     buffer_free(&c->content);
     buffer_free(&c->content_logprobs);
     buffer_free(&c->reasoning_logprobs);
+    buffer_free(&c->held_logprobs);
     for (size_t i = 0; i < c->call_count; i++) {
         buffer_free(&c->calls[i].name);
         buffer_free(&c->calls[i].arguments);
@@ -92,6 +93,7 @@ static qr_status take_token(struct choice *c, const qr_event *e, qr_error *err)
         if (c->parsed.discarded_tokens > discarded)
             note_discarded(c, e->token);
     }
+    logprobs_settle(c);
     if (e->logprob.rank && (is_said(e) || c->job->logprobs_all))
         logprobs_take(c, e);
     if (c->job->dialect->token)
@@ -137,6 +139,7 @@ static qr_status take_end(struct choice *c, const qr_event *e, qr_error *err)
         return QR_OK;
     TRY(qr_parser_finish(c->parser, e, &deltas, &count, err));
     qr_parser_get_state(c->parser, &c->parsed);
+    logprobs_settle(c);
     return take_deltas(c, deltas, count, err);
 }
 

@@ -39,7 +39,7 @@ struct choice {
     struct said_call *calls;
     size_t call_count, call_room;
     /* logprob entries as JSON, with a comma before each but the first, and how many have been said */
-    struct buffer content_logprobs, reasoning_logprobs;
+    struct buffer content_logprobs, reasoning_logprobs, held_logprobs; /* held: of tokens that may be text or not */
     size_t content_logprobs_said, reasoning_logprobs_said;
     struct buffer prompt_logprobs; /* JSON; where wanted */
     void *own;                 /* of the dialect; freed by its `close` */

@@ -56,11 +56,22 @@ static void write_entry(struct json_writer *w, const qr_model *model, const qr_e
     json_w_end_object(w);
 }
 
+/* Where entries of a place are kept; NULL: nowhere. */
+static struct buffer *list_of(struct choice *c, qr_place place)
+{
+    switch (place) {
+    case QR_PLACE_REASONING: return &c->reasoning_logprobs;
+    case QR_PLACE_CONTENT: return &c->content_logprobs;
+    case QR_PLACE_HELD: return &c->held_logprobs;
+    case QR_PLACE_HIDDEN: break;
+    }
+    return NULL;
+}
+
 void logprobs_take(struct choice *c, const qr_event *event)
 {
-    const qr_place place = c->job->logprobs_all || !c->parser ? QR_PLACE_CONTENT : c->parsed.place;
-    struct buffer *list = place == QR_PLACE_REASONING ? &c->reasoning_logprobs : &c->content_logprobs;
-    struct json_writer *w = place == QR_PLACE_HIDDEN ? NULL : json_writer_open(false);
+    struct buffer *list = list_of(c, c->job->logprobs_all || !c->parser ? QR_PLACE_CONTENT : c->parsed.place);
+    struct json_writer *w = list ? json_writer_open(false) : NULL;
     const char *text;
     size_t length;
     if (!w)
@@ -71,6 +82,16 @@ void logprobs_take(struct choice *c, const qr_event *event)
         buffer_append(list, text, length);
     }
     json_writer_close(w);
+}
+
+void logprobs_settle(struct choice *c)
+{
+    struct buffer *held = &c->held_logprobs, *list = list_of(c, c->parsed.place_of_held);
+    if (held->length == 0 || list == held)
+        return;
+    if (list)
+        buffer_append(list, held->data, held->length);
+    buffer_clear(held);
 }
 
 bool logprobs_waiting(const struct choice *c)

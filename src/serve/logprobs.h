@@ -4,8 +4,11 @@
 
 #include "serve/job.h"
 
-/* Adds the entry of an event's token to the list that its text belongs to: content, reasoning, or neither. */
+/* Adds the entry of an event's token to the list that its text belongs to: content, reasoning, neither, or that of tokens of
+ * which this is not known yet. */
 void logprobs_take(struct choice *c, const qr_event *event);
+/* Moves the entries of those to where the parser has found them to belong. */
+void logprobs_settle(struct choice *c);
 
 /* The member "logprobs" with what the choice has not said yet of both lists. Marks it as said. */
 void logprobs_write(struct choice *c, struct json_writer *w);

@@ -145,23 +145,11 @@ static int symbol_of(const struct parser *p, int32_t id)
     return id == p->end_think ? SYMBOL_END_THINK : -1;
 }
 
-static void take_place(struct parser *p, bool is_text)
-{
-    p->place = PLACE_HIDDEN;
-    if (!is_text || p->tag != NO_TAG)
-        return;
-    if (p->state == IN_REASONING)
-        p->place = PLACE_REASONING;
-    else if (p->state == IN_CONTENT || p->state == IN_RAW)
-        p->place = PLACE_CONTENT;
-}
-
 static qr_status take_token(struct parser *p, int32_t id, qr_error *err)
 {
     int symbol = symbol_of(p, id);
     bool ends = id >= 0 && (id == p->eos || is_role(p, id));
     qr_status st;
-    take_place(p, symbol < 0 && !ends);
     if (symbol < 0 && !ends) {
         st = detok_push(&p->detokenizer, id, &p->characters, err);
         if (st == QR_OK)
@@ -177,6 +165,15 @@ static qr_status take_token(struct parser *p, int32_t id, qr_error *err)
     else if (!p->options.ignore_eos)
         end_with(p, true, FINISH_STOP, true);
     return QR_OK;
+}
+
+static bool in_section(const struct parser *p) { return p->state == IN_REASONING || p->state == IN_CONTENT; }
+
+/* Whether an id is no text where it comes: an end, a token of reasoning outside of calls, a part of a tag that is swallowed. */
+static bool is_silent(const struct parser *p, int32_t id)
+{
+    return id == p->eos || is_role(p, id) || p->state == AFTER_BLOCK ||
+           (in_section(p) && (p->tag == TAG_SWALLOWED || id == p->think || id == p->end_think));
 }
 
 static qr_status check_memory(const struct parser *p, qr_error *err)
@@ -196,7 +193,12 @@ qr_status parser_push(struct parser *p, int32_t id, struct deltas *out, qr_error
     p->counts.ids++;
     p->counts.reasoning_ids += p->state == IN_REASONING;
     p->counts.discarded_ids += after_block;
+    const size_t held = parser_held(p);
+    bool silent = id >= 0 && is_silent(p, id);
+    p->let_out = 0;
     qr_status st = take_token(p, id, err);
+    silent |= in_section(p) && p->tag == TAG_SWALLOWED;
+    parser_settle(p, held, silent && p->let_out <= held);
     if (st == QR_OK)
         st = check_memory(p, err);
     if (st != QR_OK)
@@ -211,10 +213,13 @@ qr_status parser_end(struct parser *p, enum parser_end why, struct deltas *out, 
     if (p->state == ENDED)
         return QR_OK;
     p->out = out;
+    p->let_out = 0;
     qr_status st = flush_characters(p, err);
     if (st != QR_OK || p->state == ENDED)
         return st;
     end_with(p, why == END_EOS, why == END_LENGTH ? FINISH_LENGTH : FINISH_STOP, why == END_EOS);
+    p->place_of_held = p->holds_ids && p->let_out > 0 ? p->let_out_as : PLACE_HIDDEN;
+    p->holds_ids = false;
     return check_memory(p, err);
 }
 
@@ -281,4 +286,5 @@ const char *parser_finish_name(enum parser_finish finish)
 
 int32_t parser_matched_stop(const struct parser *p) { return stop_found(p->stops); }
 enum parser_place parser_place(const struct parser *p) { return p->place; }
+enum parser_place parser_place_of_held(const struct parser *p) { return p->place_of_held; }
 const struct parser_counts *parser_counts(const struct parser *p) { return &p->counts; }

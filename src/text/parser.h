@@ -31,9 +31,9 @@ enum parser_finish { FINISH_NONE, FINISH_STOP, FINISH_TOOL_CALLS, FINISH_LENGTH 
  * request, or no more room. */
 enum parser_end { END_EOS, END_STOP_ID, END_LENGTH };
 
-/* Of the last id pushed, for logprobs: text of which section? Control tokens, calls and what is discarded are hidden.
- */
-enum parser_place { PLACE_HIDDEN, PLACE_REASONING, PLACE_CONTENT };
+/* Of an id, for logprobs: text of which section? Control tokens that are no text, calls, what is dropped before and behind them
+ * are hidden. Held: what the id says may still become one or the other. */
+enum parser_place { PLACE_HIDDEN, PLACE_REASONING, PLACE_CONTENT, PLACE_HELD };
 
 struct parser_counts {
     int64_t ids, reasoning_ids;
@@ -62,7 +62,9 @@ const char *parser_finish_name(enum parser_finish finish); /* "stop", "tool_call
 
 /* Which stop string ended the content, by its place in the options; -1 when none did. */
 int32_t parser_matched_stop(const struct parser *p);
-enum parser_place parser_place(const struct parser *p);
+enum parser_place parser_place(const struct parser *p); /* of the last id pushed */
+/* Of the ids before it that were held: what has become of them by the last push or the end. PLACE_HELD: nothing yet. */
+enum parser_place parser_place_of_held(const struct parser *p);
 const struct parser_counts *parser_counts(const struct parser *p);
 
 #endif

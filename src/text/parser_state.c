@@ -2,6 +2,33 @@
 
 #include <string.h>
 
+/* ---- where ids belong ---- */
+
+size_t parser_held(const struct parser *p)
+{
+    const size_t undecoded = p->detokenizer.held_count + p->recovery.length;
+    if (p->state == IN_REASONING || p->state == IN_CONTENT)
+        return undecoded + p->newlines + (size_t)p->bracket + (p->tag == TAG_OPENS ? strlen("<" TOKEN_DSML) + p->tag_text.length : 0);
+    return undecoded + (p->keeps_block && p->state >= IN_BLOCK && p->state <= IN_BODY ? p->block.length : 0);
+}
+
+/* What is held is let out in its order, and at once: more than that was the id's own. */
+void parser_settle(struct parser *p, size_t held, bool silent)
+{
+    const size_t holds = p->state == ENDED ? 0 : parser_held(p);
+    p->place_of_held = p->let_out > 0 ? p->let_out_as : holds == 0 ? PLACE_HIDDEN : PLACE_HELD;
+    p->place = PLACE_HIDDEN;
+    if (!silent && p->let_out > held)
+        p->place = p->let_out_as;
+    else if (!silent && holds > 0)
+        p->place = PLACE_HELD;
+    if (!p->holds_ids)
+        p->place_of_held = PLACE_HIDDEN;
+    p->holds_ids = p->place == PLACE_HELD || p->place_of_held == PLACE_HELD;
+}
+
+/* ---- text leaves ---- */
+
 void parser_finish_with(struct parser *p, enum parser_finish finish)
 {
     p->finish = finish;
@@ -28,6 +55,8 @@ void parser_emit_content(struct parser *p, const char *text, size_t length)
     if (length == 0 || p->state == ENDED)
         return;
     p->has_content = true;
+    p->let_out += length;
+    p->let_out_as = PLACE_CONTENT;
     bool counts = p->counts.ids >= p->options.min_ids;
     if (stop_push(p->stops, text, length, counts, &p->shown, &hit, NULL) != QR_OK)
         p->shown.failed = true;
@@ -42,6 +71,8 @@ void parser_emit(struct parser *p, const char *text, size_t length)
         parser_emit_content(p, text, length);
     } else if (length > 0) {
         p->has_reasoning = true;
+        p->let_out += length;
+        p->let_out_as = PLACE_REASONING;
         deltas_add(p->out, DELTA_REASONING, 0, text, length);
     }
 }

@@ -55,9 +55,20 @@ struct parser {
     struct recovery recovery;
     struct buffer characters; /* scratch: text of an id */
     struct buffer shown;      /* scratch: what passed the stop strings */
-    enum parser_place place;
+    enum parser_place place, place_of_held;
+    bool holds_ids;                /* of which place_of_held speaks */
+    size_t let_out;                /* bytes of text by the id in progress, and */
+    enum parser_place let_out_as;  /* of which section */
     struct parser_counts counts;
 };
+
+/* ---- where ids belong ---- */
+
+/* Bytes that have come and may still be text or not. */
+size_t parser_held(const struct parser *p);
+/* An id has been taken, before which `held` bytes were: settles where it belongs, and those that were held. `silent`: it is no text
+ * itself, whatever becomes of what was held. */
+void parser_settle(struct parser *p, size_t held, bool silent);
 
 /* ---- text leaves; nothing does once the parser has ended ---- */
 

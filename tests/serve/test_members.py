@@ -181,6 +181,15 @@ def told(s):
              len(body["prompt_logprobs"]) == len(body["prompt_token_ids"]), body)
     body = s.post(CHAT, {**BASE[CHAT], "thinking": {"type": "enabled"}, "logprobs": True, "logprobs_all": True})[2]
     f.expect("logprobs_all", len(body["choices"][0]["logprobs"]["content"]) == body["usage"]["completion_tokens"], body)
+    dsml, angle, line = (s.post("/tokenize", {"prompt": text, "add_special_tokens": False})[2]["tokens"] for text in ("｜DSML｜", "<", "\n"))
+    for tools in ({}, {"tools": [TOOL]}):
+        for bias in ({str(dsml[0]): 100}, {str(angle[0]): 100}, {str(dsml[0]): 98, str(angle[0]): 98, str(line[0]): 98}):
+            ask = {**BASE[CHAT], **tools, "logit_bias": bias, "temperature": 1, "seed": 3, "max_tokens": 24, "logprobs": True}
+            c = s.post(CHAT, ask)[2]["choices"][0]
+            f.expect(f"{bias}: tokens of logprobs are those of the content", c["message"]["content"] == "".join(e["token"] for e in c["logprobs"]["content"]) != "", c)
+            pieces = [e["choices"][0] for _, e in s.stream(CHAT, ask) if e != "[DONE]"]
+            told_in_pieces = [e for p in pieces for e in (p["logprobs"] or {}).get("content") or []]
+            f.expect(f"{bias}: in pieces too", told_in_pieces == c["logprobs"]["content"], told_in_pieces)
     for path in (CHAT, TEXT):
         events = s.stream(path, {**BASE[path], "stream_options": {"include_usage": True, "continuous_usage_stats": True}})
         f.expect(f"{path}: usage in a stream", all("usage" in e for _, e in events[:-1]) and events[-2][1]["choices"] == [] and

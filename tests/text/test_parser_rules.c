@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "support/tokenizers.h"
+#include "text/detokenizer.h"
 #include "text/parser.h"
 
 static struct tokenizer *tok;
@@ -246,32 +247,99 @@ static void a_lone_bracket_after_a_parameter_completes_the_call_at_the_end(void 
     parsed_answer_free(&o.answer);
 }
 
-static void every_id_is_reasoning_content_or_hidden(void **state)
+/* An id, and where it and those that were held before it belong once it has come, by the letters of place_names. */
+struct place_step {
+    const char *text, *places;
+};
+static const char place_names[] = {[PLACE_HIDDEN] = 'h', [PLACE_REASONING] = 'r', [PLACE_CONTENT] = 'c', [PLACE_HELD] = '?'};
+
+static void check_places(const struct parser_options *options, const struct place_step *steps, enum parser_place at_end)
 {
-    static const struct {
-        const char *text;
-        enum parser_place place;
-    } steps[] = {
-        {"a", PLACE_REASONING},     {"</think>", PLACE_HIDDEN}, {"b", PLACE_CONTENT}, {"<", PLACE_CONTENT},
-        {"｜DSML｜", PLACE_HIDDEN}, {" ", PLACE_HIDDEN},        {"x", PLACE_HIDDEN},  {"y", PLACE_CONTENT},
-    };
-    struct parser_options options = plain();
     struct parser *p;
     struct deltas d = {0};
-    (void)state;
-    options.start = CHAT_REASONING;
-    assert_int_equal(parser_open(&options, &p, NULL), QR_OK);
-    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+    assert_int_equal(parser_open(options, &p, NULL), QR_OK);
+    for (; steps->text; steps++) {
         struct tok_ids ids = {0};
-        assert_int_equal(tok_encode_markup(tok, steps[i].text, strlen(steps[i].text), &ids, NULL), QR_OK);
+        assert_int_equal(tok_encode_markup(tok, steps->text, strlen(steps->text), &ids, NULL), QR_OK);
         assert_int_equal(ids.count, 1);
         assert_int_equal(parser_push(p, ids.data[0], &d, NULL), QR_OK);
-        assert_int_equal(parser_place(p), steps[i].place);
+        const char places[] = {place_names[parser_place(p)], place_names[parser_place_of_held(p)], '\0'};
+        if (strcmp(places, steps->places) != 0)
+            fail_msg("\"%s\": %s, wanted %s", steps->text, places, steps->places);
         tok_ids_free(&ids);
     }
-    assert_int_equal(parser_counts(p)->reasoning_ids, 2);
+    assert_int_equal(parser_end(p, END_EOS, &d, NULL), QR_OK);
+    assert_int_equal(parser_place_of_held(p), at_end);
     deltas_free(&d);
     parser_close(p);
+}
+
+/* Of each id it is known where it belongs as soon as it is known whether its text is let out. */
+static void every_id_is_reasoning_content_or_hidden(void **state)
+{
+    static const struct place_step text[] = {
+        {"a", "rh"}, {"\n", "?h"}, {"</think>", "hh"}, {"\n", "hh"}, {"b", "ch"}, {"\n", "?h"},
+        {"</think>", "h?"}, {"<", "??"}, {"｜DSML｜", "??"}, {" ", "??"}, {"x", "cc"}, {"y", "ch"},
+        {"<", "?h"}, {"<", "?c"}, {"</think>", "hc"}, {"｜DSML｜", "ch"}, {"\n", "?h"}, {NULL, NULL}};
+    static const struct place_step without_tools[] = {{"｜DSML｜", "ch"}, {"<", "ch"}, {"｜DSML｜", "ch"}, {NULL, NULL}};
+    static const struct place_step swallowed[] = {{"a", "ch"}, {"<", "?h"}, {"/", "??"}, {"｜DSML｜", "hh"}, {"x", "hh"},
+                                                  {">", "hh"}, {"y", "ch"}, {NULL, NULL}};
+    struct parser_options options = plain();
+    (void)state;
+    check_places(&options, swallowed, PLACE_HIDDEN);
+    options.start = CHAT_REASONING;
+    check_places(&options, text, PLACE_CONTENT);
+    options.start = CHAT_CONTENT;
+    options.tools = NULL;
+    check_places(&options, without_tools, PLACE_HIDDEN);
+}
+
+/* Over all of an answer, whose ids are those of its letters and tokens: the ids of content spell the content. */
+static void the_ids_of_content_spell_it(void **state)
+{
+    static const char *const answers[] = {
+        "One\n\n" OPEN TIDE PARAMETER("port", "B") "</｜DSML｜invoke>\n</｜DSML｜calls>", "One\n\n" OPEN "<｜DSML｜invoke name=\"nobody\">\nx</｜DSML｜invoke>\n</｜DSML｜calls> two",
+        "a <b> </c> ｜DSML｜ <｜DSML｜d <<｜DSML｜ calls", "é <é\n\n", OPEN TIDE "[1]</｜DSML｜invoke></｜DSML｜calls>x"};
+    (void)state;
+    for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
+        const struct parser_options options = plain();
+        struct parser *p;
+        struct deltas d = {0};
+        struct parsed_answer sum = {0};
+        struct tok_ids ids = {0}, held = {0}, content = {0};
+        struct buffer spelt = {0};
+        assert_int_equal(parser_open(&options, &p, NULL), QR_OK);
+        assert_int_equal(tok_encode_markup(tok, answers[i], strlen(answers[i]), &ids, NULL), QR_OK);
+        content.data = qr_calloc(ids.count + 1, sizeof *content.data);
+        held.data = qr_calloc(ids.count + 1, sizeof *held.data);
+        for (size_t k = 0; k <= ids.count; k++) {
+            if (k < ids.count)
+                assert_int_equal(parser_push(p, ids.data[k], &d, NULL), QR_OK);
+            else
+                assert_int_equal(parser_end(p, END_EOS, &d, NULL), QR_OK);
+            if (parser_place_of_held(p) == PLACE_CONTENT)
+                for (size_t h = 0; h < held.count; h++)
+                    content.data[content.count++] = held.data[h];
+            if (parser_place_of_held(p) != PLACE_HELD)
+                held.count = 0;
+            if (k < ids.count && parser_place(p) == PLACE_HELD)
+                held.data[held.count++] = ids.data[k];
+            else if (k < ids.count && parser_place(p) == PLACE_CONTENT)
+                content.data[content.count++] = ids.data[k];
+        }
+        assert_int_equal(held.count, 0);
+        assert_true(parsed_answer_add(&sum, &d));
+        assert_int_equal(detok_all(tok, content.data, content.count, &spelt, NULL), QR_OK);
+        if (spelt.length != sum.content.length || memcmp(spelt.data ? spelt.data : "", sum.content.data ? sum.content.data : "", spelt.length) != 0)
+            fail_msg("%s: \"%.*s\" is content, \"%.*s\" are its ids", answers[i], (int)sum.content.length, sum.content.data, (int)spelt.length, spelt.data);
+        parsed_answer_free(&sum);
+        buffer_free(&spelt);
+        deltas_free(&d);
+        parser_close(p);
+        tok_ids_free(&ids);
+        tok_ids_free(&held);
+        tok_ids_free(&content);
+    }
 }
 
 static void an_id_outside_the_vocabulary_is_refused(void **state)
@@ -406,6 +474,7 @@ int main(void)
         cmocka_unit_test(a_stop_id_ends_as_stop_and_completes_no_call),
         cmocka_unit_test(a_lone_bracket_after_a_parameter_completes_the_call_at_the_end),
         cmocka_unit_test(every_id_is_reasoning_content_or_hidden),
+        cmocka_unit_test(the_ids_of_content_spell_it),
         cmocka_unit_test(an_id_outside_the_vocabulary_is_refused),
         cmocka_unit_test(misspelled_calls_are_text_unless_recovery_is_on),
         cmocka_unit_test(recovery_leaves_other_text_as_it_is),
