@@ -67,6 +67,13 @@ static void add_to_histogram(qr_histogram *h, double seconds)
     h->sum += seconds;
 }
 
+void count_first_byte(struct counters *c, double seconds)
+{
+    pthread_mutex_lock(&c->lock);
+    add_to_histogram(&c->sum.first_byte, seconds);
+    pthread_mutex_unlock(&c->lock);
+}
+
 void count_ended(struct counters *c, enum ended_by how, double seconds, const qr_parser_state *parsed, uint64_t discarded_bytes)
 {
     pthread_mutex_lock(&c->lock);

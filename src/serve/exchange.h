@@ -21,6 +21,7 @@ struct exchange {
     bool uri_cut;              /* the path holds %00, behind which a C string of it ends */
     struct buffer body;
     size_t dropped;            /* bytes of a body that is too large */
+    double whole_at;           /* when all of the request was here */
     bool met;                  /* its headers have been looked at */
     bool too_large, asked;     /* asked: the whole request is here and its handler was called */
     struct refusal refused;    /* by its headers; status 0: it is not */

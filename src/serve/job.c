@@ -356,6 +356,23 @@ static void open_stream(struct job *job)
         job->dialect->begin(job);
 }
 
+/* Whether anything has come that a stream can say. */
+static bool has_output(const struct job *job)
+{
+    for (int i = 0; i < job->count; i++)
+        if (job->choices[i].tokens)
+            return true;
+    return false;
+}
+
+static void note_first_byte(struct job *job)
+{
+    if (job->answered || job->failed || !(job->stream ? has_output(job) : job->done == job->count))
+        return;
+    job->answered = true;
+    count_first_byte(job->server->counters, clock_seconds() - job->exchange->whole_at);
+}
+
 /* Takes what has come. False: the client is gone. */
 static bool work(struct job *job, bool *due)
 {
@@ -377,6 +394,7 @@ static bool work(struct job *job, bool *due)
     }
     if (aborted && job->done < job->count)
         fail(job, qr_fail(&err, QR_CANCELLED, "%s", job->why), &err);
+    note_first_byte(job);
     return !gone;
 }
 
@@ -485,15 +503,6 @@ static enum MHD_Result say_body(struct job *job)
     const enum MHD_Result queued = exchange_json(job->exchange, 200, w);
     json_writer_close(w);
     return queued;
-}
-
-/* Whether anything has come that a stream can say. */
-static bool has_output(const struct job *job)
-{
-    for (int i = 0; i < job->count; i++)
-        if (job->choices[i].tokens)
-            return true;
-    return false;
 }
 
 enum MHD_Result job_resume(struct exchange *x)

@@ -98,6 +98,7 @@ struct job {
     struct buffer out;         /* of a stream: bytes to be sent, `sent` of them already */
     size_t sent;
     double began, last_said, keepalive;
+    bool answered;             /* its first byte has been counted */
     bool opened, begun, ended, failed; /* opened: the dialect has begun; begun: the headers are sent */
     struct refusal refusal;    /* failed: why */
 

@@ -69,6 +69,7 @@ static void write_counted(const struct server *s, struct buffer *b)
     counter(b, "parser_discarded_tokens_total", "tokens behind finished calls", c.discarded_tokens);
     counter(b, "parser_discarded_bytes_total", "their bytes", c.discarded_bytes);
     counter(b, "reasoning_tokens_total", "tokens of reasoning", c.reasoning_tokens);
+    histogram(b, "first_byte_seconds", "from the last byte of a request to the first token of its stream, or to its whole answer", &c.first_byte);
     histogram(b, "e2e_seconds", "from a request to its last token", &c.seconds);
 }
 

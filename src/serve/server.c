@@ -168,6 +168,7 @@ static enum MHD_Result answer(struct exchange *x)
 {
     struct refusal refusal = {0};
     x->asked = true;
+    x->whole_at = clock_seconds();
     if (x->refused.status)
         return exchange_refuse(x, &x->refused);
     if (x->too_large)

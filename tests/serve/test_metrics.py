@@ -39,16 +39,18 @@ def read(text, prefix):
 with Served("--metrics-alias-vllm") as s:
     for _ in range(2):
         s.post("/v1/chat/completions", ASK)
+    s.stream("/v1/completions", {"prompt": "Once", "max_tokens": 8})
     s.post("/v1/chat/completions", {})
     samples, names = read(s.ask("GET", "/metrics")[2].decode(), "quire_")
     f.expect("names", names == documented(), (names - documented(), documented() - names))
-    for name, value in (("quire_requests_finished_total{reason=\"length\"}", 2), ("quire_generation_tokens_total", 16),
+    for name, value in (("quire_requests_finished_total{reason=\"length\"}", 3), ("quire_generation_tokens_total", 24),
                         ("quire_requests_total{endpoint=\"/chat/completions\",status=\"200\"}", 2),
                         ("quire_requests_total{endpoint=\"/chat/completions\",status=\"400\"}", 1), ("quire_requests_running", 0),
-                        ("quire_e2e_seconds_count", 2), ("vllm:generation_tokens_total", 16)):
+                        ("quire_e2e_seconds_count", 3), ("quire_first_byte_seconds_count", 3), ("vllm:generation_tokens_total", 24)):
         f.expect(name, samples.get(name) == value, samples.get(name))
     hit, looked = samples["quire_prefix_hit_tokens_total"], samples["quire_prefix_lookup_tokens_total"]
     f.expect("the second found the first", 0 < hit < looked and samples["quire_prefix_hit_ratio"] == hit / looked, (hit, looked))
     f.expect("steps", samples["quire_step_seconds_count"] == samples["quire_steps_total"] > 0 and samples["quire_process_cpu_seconds_total"] > 0, samples)
+    f.expect("first bytes", samples["quire_first_byte_seconds_sum"] >= samples["quire_ttft_seconds_sum"] > 0, samples)
     f.expect("rows", samples['quire_rows_total{kind="prefill"}'] > 0 and samples["quire_state_bytes_moved_total{direction=\"saved\"}"] >= 0, samples)
 sys.exit(1 if f.count else 0)
