@@ -305,65 +305,81 @@ static void bench_experts(const char *name, int32_t experts, int32_t active, int
 
 /* ---- attention ---- */
 
-/* Rows of one token each at the end of a context of `visible` compressed rows; topk of them, or all (0). */
+/* Memory on the device full of bf16 values around 1. */
+static void *noise(int64_t bytes)
+{
+    enum { PIECE = 1 << 20 };
+    uint8_t *host = bytes_of(PIECE, false), *to = (uint8_t *)device(NULL, bytes);
+    for (int i = 1; i < PIECE; i += 2)
+        host[i] = (uint8_t)(0x3E | (host[i] & 0x80));
+    for (int64_t at = 0; at < bytes; at += PIECE)
+        MUST(gpu->upload(gpu, to + at, host, bytes - at < PIECE ? bytes - at : (int64_t)PIECE, err));
+    free(host);
+    return to;
+}
+
+/* Rows behind `visible` compressed rows, topk of them chosen, or all (0). At most MOST_ROWS each of a request of its own;
+ * more are a prompt's. No compressed rows: the window alone. */
 static void bench_attend(const char *name, int32_t visible, int32_t topk)
 {
-    enum { HEADS = 64, DIM = 512, WINDOW = 128, MOST_ROWS = 64, CALLS = 16, BLOCK_ROWS = 32 };
+    enum { HEADS = 64, DIM = 512, WINDOW = 128, MOST_ROWS = 64, PROMPT = 4096, CALLS = 16, BLOCK_ROWS = 32, RATIO = 4 };
     if (!wanted("attend", name))
         return;
-    static const int32_t counts[] = {1, 8, 64};
-    int32_t blocks = (visible + BLOCK_ROWS - 1) / BLOCK_ROWS, kept = topk ? topk : 1;
-    int32_t host[MOST_ROWS], position[MOST_ROWS], ones[MOST_ROWS + 1], many[MOST_ROWS];
-    for (int i = 0; i <= MOST_ROWS; i++)
-        ones[i] = i;
-    for (int i = 0; i < MOST_ROWS; i++)
-        host[i] = i, position[i] = visible * 4 - 1, many[i] = kept;
-    int32_t *table = (int32_t *)malloc((size_t)blocks * MOST_ROWS * 4),
-            *ids = (int32_t *)malloc((size_t)kept * MOST_ROWS * 4);
+    static const int32_t counts[] = {1, 8, 64, 1024, PROMPT};
+    const int32_t blocks = (visible + PROMPT / RATIO) / BLOCK_ROWS + 1, kept = topk ? topk : 1;
+    int32_t *numbers = (int32_t *)malloc(PROMPT * 4 + 4), *ends = (int32_t *)malloc(PROMPT * 4),
+            *many = (int32_t *)malloc(PROMPT * 4), *table = (int32_t *)malloc((size_t)blocks * MOST_ROWS * 4),
+            *ids = (int32_t *)malloc((size_t)kept * PROMPT * 4);
+    for (int i = 0; i < PROMPT; i++)
+        numbers[i] = i, ends[i] = visible * RATIO + WINDOW + i, many[i] = kept;
+    numbers[PROMPT] = PROMPT;
     for (int i = 0; i < blocks * MOST_ROWS; i++)
         table[i] = i % blocks;
-    for (int i = 0; i < kept * MOST_ROWS; i++)
-        ids[i] = (int32_t)(roll() % (uint32_t)visible);
+    for (int i = 0; i < kept * PROMPT; i++)
+        ids[i] = (int32_t)(roll() % (uint32_t)(visible ? visible : 1));
     struct step step = {};
-    step.rows = MOST_ROWS;
-    step.positions = (int32_t *)device(position, sizeof position);
-    step.batch_id = (int32_t *)device(host, sizeof host);
-    step.first_row = (int32_t *)device(ones, sizeof ones);
-    step.first_position = step.positions;
-    step.slot = (int32_t *)device(host, sizeof host);
+    step.positions = (int32_t *)device(ends, PROMPT * 4);
     step.block_table = (int32_t *)device(table, (int64_t)blocks * MOST_ROWS * 4);
     step.block_stride = blocks;
-    uint8_t *keys = bytes_of((int64_t)blocks * BLOCK_ROWS * DIM * 2, false);
-    for (int64_t i = 1; i < (int64_t)blocks * BLOCK_ROWS * DIM * 2; i += 2)
-        keys[i] = (uint8_t)(0x3E | (keys[i] & 0x80));
+    int32_t *zeros = (int32_t *)calloc(PROMPT, 4), whole[2] = {0, PROMPT};
+    int32_t *own = (int32_t *)device(numbers, PROMPT * 4 + 4), *none = (int32_t *)device(zeros, PROMPT * 4),
+            *bounds = (int32_t *)device(whole, sizeof whole);
     struct op_attend op = {};
     op.step = &step;
-    op.heads = HEADS, op.head_dim = DIM, op.window_size = WINDOW, op.block = 64, op.ratio = 4;
+    op.heads = HEADS, op.head_dim = DIM, op.window_size = WINDOW, op.block = 64, op.ratio = RATIO;
     op.scale = 0.04f;
-    op.q = device(keys, (int64_t)MOST_ROWS * HEADS * DIM * 2 < (int64_t)blocks * BLOCK_ROWS * DIM * 2
-                            ? (int64_t)MOST_ROWS * HEADS * DIM * 2
-                            : 0);
-    op.fresh = op.q;
+    op.q = noise((int64_t)PROMPT * HEADS * DIM * 2);
+    op.fresh = noise((int64_t)PROMPT * DIM * 2);
     op.key_from = step.positions;
     op.ring.format = ROW_BF16, op.ring.rows = WINDOW;
     op.ring.value_row_stride = DIM * 2, op.ring.slot_stride = WINDOW * DIM * 2;
-    op.ring.values = (uint8_t *)device(keys, (int64_t)MOST_ROWS * WINDOW * DIM * 2);
-    op.has_plane = true;
+    op.ring.values = (uint8_t *)noise((int64_t)MOST_ROWS * WINDOW * DIM * 2);
+    op.has_plane = visible > 0;
     op.plane.format = ROW_BF16, op.plane.rows_per_block = BLOCK_ROWS, op.plane.tile_rows = BLOCK_ROWS;
     op.plane.value_row_stride = DIM * 2,
     op.plane.value_tile_stride = op.plane.value_block_stride = BLOCK_ROWS * DIM * 2;
-    op.plane.values = (uint8_t *)device(keys, (int64_t)blocks * BLOCK_ROWS * DIM * 2);
-    op.selected = topk ? (int32_t *)device(ids, (int64_t)kept * MOST_ROWS * 4) : NULL;
+    op.plane.values = (uint8_t *)noise((int64_t)blocks * BLOCK_ROWS * DIM * 2);
+    op.selected = topk ? (int32_t *)device(ids, (int64_t)kept * PROMPT * 4) : NULL;
     op.selected_stride = kept;
-    op.selected_count = (int32_t *)device(many, sizeof many);
-    op.sinks = (float *)device(keys, HEADS * 4);
-    op.out = plain_rows(MOST_ROWS, HEADS * DIM);
+    op.selected_count = (int32_t *)device(many, PROMPT * 4);
+    op.sinks = (float *)noise(HEADS * 4);
+    op.out = plain_rows(PROMPT, HEADS * DIM);
     for (int32_t rows : counts) {
+        const bool prompt = rows > MOST_ROWS;
         op.rows.index = NULL, op.rows.count = rows;
-        double seconds = seconds_of(CALLS, [&](int) { MUST(gpu->attend(gpu, &op, err)); });
-        line(name, rows, (double)rows * (WINDOW + (topk ? topk : visible)) * DIM * 2, seconds);
+        step.rows = rows;
+        step.batch_id = prompt ? none : own;
+        step.first_row = prompt ? bounds : own;
+        step.first_position = step.positions;
+        step.slot = own;
+        const double seconds = seconds_of(prompt ? 4 : CALLS, [&](int) { MUST(gpu->attend(gpu, &op, err)); });
+        const double keys = (double)rows * (WINDOW + (topk ? topk : visible));
+        if (prompt)
+            flops_line(name, rows, keys * HEADS * DIM * 4, seconds);
+        else
+            line(name, rows, keys * DIM * 2, seconds);
     }
-    free(table), free(ids), free(keys);
+    free(numbers), free(ends), free(many), free(table), free(ids), free(zeros);
 }
 
 int main(int argc, char **argv)
@@ -386,6 +402,7 @@ int main(int argc, char **argv)
     bench_linear("BF16 head 129280 x 5120", WEIGHT_BF16, 129280, 5120, 1);
     bench_experts("experts V4.1 384 x 6, 5120, 2304", 384, 6, 5120, 2304, 32);
     bench_experts("experts V4 256 x 6, 4096, 2048", 256, 6, 4096, 2048, 128);
+    bench_attend("attend 128", 0, 0);
     bench_attend("attend 128 + 512 chosen", 32768, 512);
     bench_attend("attend 128 + 2048 rows", 2048, 0);
     gpu->close(gpu);

@@ -1,73 +1,12 @@
-#include "ops/cuda/device.cuh"
+#include "ops/cuda/attend_unit.cuh"
 
-/* The attention core: v41-model.md 5.5, v4-model.md 5.4, 7.4; lists by runtime.md 3.3 and speculation.md 2.6. First the
- * scores of all blocks of keys side by side; then, head by head, what they are worth, the blocks in their order; then,
- * channel by channel, the values: the products of some blocks of keys side by side, added in their order. Sums are
- * binary64, on the matrix unit, rounded where the reference rounds: the bits are the reference's. */
+/* Attention of any shape: first the scores of all blocks of keys side by side; then, head by head, what they are worth,
+ * the blocks in their order; then, channel by channel, the values: the products of some blocks of keys side by side, added
+ * in their order. Sums are binary64, on the matrix unit, rounded where the reference rounds: the bits are the reference's. */
 
 enum { THREADS = 256, WARPS = THREADS / WARP, HEADS = 16, MOST_SLOTS = 128, MOST_DIM = 512 };
 
 static inline int up_16(int n) { return (n + 15) / 16 * 16; }
-
-/* A row's key list: window_size window slots, then `more` slots of compressed rows (or of the draft block). */
-struct key_list {
-    int64_t row;
-    int32_t request;
-    int32_t window_first, window_count; /* positions; the slots behind them are empty */
-    int32_t more, visible;
-};
-
-static __device__ struct key_list list_of(const struct op_attend &op, const struct step &step, int64_t row)
-{
-    struct key_list l;
-    int32_t position = step.positions[row];
-    l.row = row;
-    l.request = step.batch_id[row];
-    int32_t end = op.draft_block ? step.first_position[l.request] : position + 1;
-    int32_t low = op.window_low && op.window_low[row] > 0 ? op.window_low[row] : 0;
-    l.window_first = end - op.window_size > low ? end - op.window_size : low;
-    l.window_count = end > l.window_first ? end - l.window_first : 0;
-    l.visible = op.ratio > 0 ? (position + 1) / op.ratio : 0;
-    l.more = 0;
-    if (op.draft_block)
-        l.more = step.first_row[l.request + 1] - step.first_row[l.request];
-    else if (op.has_plane)
-        l.more = op.selected ? op.selected_count[row] : l.visible;
-    return l;
-}
-
-/* Where the key of a slot lies, and how; values NULL: the slot adds nothing. */
-struct key_place {
-    struct row_address at;
-    enum row_format format;
-};
-
-static __device__ struct key_place fresh_row(const struct op_attend &op, int64_t row)
-{
-    struct key_place place = {{(uint8_t *)((const uint16_t *)op.fresh + row * op.head_dim), NULL}, ROW_BF16};
-    return place;
-}
-
-static __device__ struct key_place key_at(const struct op_attend &op, const struct step &step, const struct key_list &l,
-                                          int64_t slot)
-{
-    struct key_place nothing = {{NULL, NULL}, ROW_BF16}, place;
-    if (slot < op.window_size) {
-        int64_t q = l.window_first + slot;
-        if (slot >= l.window_count)
-            return nothing;
-        if (!op.draft_block && q >= op.key_from[l.request])
-            return fresh_row(op, step.first_row[l.request] + (q - step.first_position[l.request]));
-        place.format = op.ring.format;
-        return ring_find(op.ring, step, l.request, q, &place.at) ? place : nothing;
-    }
-    int64_t index = slot - op.window_size;
-    if (op.draft_block)
-        return fresh_row(op, step.first_row[l.request] + index);
-    int64_t j = op.selected ? op.selected[l.row * op.selected_stride + index] : index;
-    place.format = op.plane.format;
-    return j >= 0 && j < l.visible && plane_find(op.plane, step, l.request, j, &place.at) ? place : nothing;
-}
 
 /* Four bf16 of a row as binary64. */
 static __device__ inline void widen_4(const uint16_t *p, double out[4])
@@ -77,53 +16,6 @@ static __device__ inline void widen_4(const uint16_t *p, double out[4])
     out[1] = (double)__uint_as_float(v.x & 0xFFFF0000);
     out[2] = (double)__uint_as_float(v.y << 16);
     out[3] = (double)__uint_as_float(v.y & 0xFFFF0000);
-}
-
-/* Eight channels from c on as bf16, exact; zeros behind the end and in an empty slot. */
-static __device__ uint4 key_channels(const struct key_place &place, int c, int head_dim)
-{
-    uint32_t pair[4] = {0, 0, 0, 0};
-    if (!place.at.values || c >= head_dim)
-        return make_uint4(0, 0, 0, 0);
-    if (place.format == ROW_BF16 && c + 8 <= head_dim && (uintptr_t)place.at.values % 16 == 0)
-        return *(const uint4 *)(const void *)((const uint16_t *)(const void *)place.at.values + c);
-    for (int i = 0; i < 8 && c + i < head_dim; i++)
-        pair[i / 2] |= (uint32_t)bf16_bits(container_value(place.format, place.at, c + i)) << 16 * (i % 2);
-    return make_uint4(pair[0], pair[1], pair[2], pair[3]);
-}
-
-/* What the kernels know. A row's keys stand in blocks of op.block slots, rounded up to 16. */
-struct attending {
-    struct op_attend op;
-    struct step step;
-    int32_t offset, blocks, heads, slots, dim; /* heads, slots and dim rounded up to 16; blocks: the most of a row */
-    struct key_place *places;                  /* [row][block][slot] */
-    float *scores;                             /* [row][block][head][slot], -inf in empty slots */
-    uint16_t *p;                               /* the same: probabilities, bf16 */
-    float2 *factors;                           /* [row][block][head]: of the sums so far, and of the block's own */
-    float *denominators;                       /* [row][head] */
-    struct activation turned;                  /* op_unrotate's output, codes NULL: not wanted */
-};
-
-static __device__ int64_t row_of(const struct attending &a, int i)
-{
-    return row_at(a.op.rows, i) + (a.op.rows.index ? 0 : a.offset);
-}
-
-static __device__ int64_t block_at(const struct attending &a, int row, int block)
-{
-    return (int64_t)row * a.blocks + block;
-}
-
-static __device__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-
-/* Eight channels of a key into shared memory; the copy is awaited with the thread's others. */
-static __device__ void bring_channels(uint16_t *to, const struct key_place &place, int c, int head_dim)
-{
-    if (place.at.values && place.format == ROW_BF16 && c + 8 <= head_dim && (uintptr_t)place.at.values % 16 == 0)
-        copy_16(shared_address(to), (const uint16_t *)(const void *)place.at.values + c);
-    else
-        *(uint4 *)(void *)to = key_channels(place, c, head_dim);
 }
 
 /* ---- scores: a block of threads takes 16 heads and PIECE slots ---- */
@@ -447,6 +339,14 @@ static void place_work(struct attending *a, int64_t rows, uint8_t *at)
     a->denominators = (float *)(void *)at;
 }
 
+/* Whether released heads go to the matrix unit in bf16: by the model's shape alone. */
+static bool takes_unit(struct backend *b, const struct attending *a)
+{
+    const struct activation *out = a->turned.codes ? &a->turned : &a->op.out;
+    return cuda_of(b)->has_wgmma && !a->op.w8a8 && a->op.head_dim == UNIT_DIM && a->op.block == UNIT_KEYS &&
+           out->format == ACT_BF16 && is_wide(a->op.q) && is_wide(out->codes);
+}
+
 static qr_status run_attend(struct backend *b, const struct op_attend *op, const struct op_unrotate *turn,
                             qr_error *err)
 {
@@ -462,6 +362,8 @@ static qr_status run_attend(struct backend *b, const struct op_attend *op, const
     a.slots = up_16(op->block);
     a.dim = up_16(op->head_dim);
     a.blocks = (int32_t)((most_slots(op) + op->block - 1) / op->block);
+    if (takes_unit(b, &a))
+        return op->rows.count > FEW_ROWS ? attend_wide(b, &a, &rope, err) : attend_few(b, &a, &rope, err);
     int64_t most = SCRATCH_BYTES / row_bytes(&a);
     if (most < 1)
         return qr_fail(err, QR_UNSUPPORTED, "attend: scores of %lld blocks of keys are more than its scratch holds",
