@@ -415,7 +415,8 @@ static struct row_plane plane_on(const struct test_case *c, int values, int scal
 
 enum { CONTEXT = 4096, BLOCK_TOKENS = 128, RATIO = 4, TOPK = 512 };
 
-CASE(attend)
+/* flag: every visible row instead of those chosen. */
+static struct op_attend attention_of(const struct test_case *c, enum side side, struct row_list rows, void *out)
 {
     struct ring_plane ring = {.format = ROW_FP8_E8M0,
                               .rows = 128,
@@ -424,11 +425,28 @@ CASE(attend)
                               .slot_stride = 128 * (int64_t)c->dim,
                               .value_row_stride = c->dim,
                               .scale_row_stride = c->dim / 32};
-    RUN_ON(attend, STEP, .heads = c->heads, .head_dim = c->dim, .window_size = 128, .block = 64, .ratio = RATIO,
-           .scale = 1 / sqrtf((float)c->dim), .q = IN(0), .fresh = IN(3), .key_from = IN(4), .ring = ring,
-           .has_plane = true,
-           .plane = plane_on(c, 5, 6, ROW_FP4_E4M3, c->dim / 2, c->dim / 16, BLOCK_TOKENS / RATIO, side),
-           .selected = IN(7), .selected_stride = TOPK, .selected_count = IN(8), .sinks = IN(9),
+    return (struct op_attend){
+        .rows = rows, STEP, .heads = c->heads, .head_dim = c->dim, .window_size = 128, .block = 64, .ratio = RATIO,
+        .scale = 1 / sqrtf((float)c->dim), .q = IN(0), .fresh = IN(3), .key_from = IN(4), .ring = ring,
+        .has_plane = true,
+        .plane = plane_on(c, 5, 6, ROW_FP4_E4M3, c->dim / 2, c->dim / 16, BLOCK_TOKENS / RATIO, side),
+        .selected = c->flag ? NULL : IN(7), .selected_stride = TOPK, .selected_count = IN(8), .sinks = IN(9),
+        .out = {.format = ACT_BF16, .cols = c->heads * c->dim, .codes = out}};
+}
+
+CASE(attend)
+{
+    const struct op_attend op = attention_of(c, side, rows, OUT(0));
+    MUST(backend_of(side)->attend(backend_of(side), &op, err));
+    MUST(backend_of(side)->fence(backend_of(side), err));
+}
+
+/* In one list, which a device may join. */
+CASE(attend_turned)
+{
+    const struct op_attend op = attention_of(c, side, rows, IN(10));
+    MUST(backend_of(side)->attend(backend_of(side), &op, err));
+    RUN_ON(unrotate, STEP, .heads = c->heads, .head_dim = c->dim, .rope = test_rope(64), .in = op.out,
            .out = act(ACT_BF16, c->out[0].buffer, NULL, c->heads * c->dim, 0, side));
 }
 
@@ -549,32 +567,42 @@ static void small_operators_keep_a_row_and_stay_near_the_reference(void **state)
     check_case(&r);
 }
 
-static void attention_keeps_a_row_and_stays_near_the_reference(void **state)
+/* Attention of `heads` of `dim` channels. */
+static void attention_case(const char *name, void (*run)(const struct test_case *, enum side, struct row_list),
+                           int32_t heads, int32_t dim, bool all)
 {
-    (void)state;
-    enum { HEADS = 64, DIM = 512 };
-    struct test_case c = {.name = "attend", .run = run_attend, .heads = HEADS, .dim = DIM};
-    c.in[0] = normal_bf16((int64_t)ROWS * HEADS * DIM, 1);
-    c.in[1] = codes(128 * DIM, true);
-    c.in[2] = scales(128 * DIM, 118, 3);
-    c.in[3] = normal_bf16((int64_t)ROWS * DIM, 1);
+    struct test_case c = {.name = name, .run = run, .heads = heads, .dim = dim, .flag = all};
+    c.in[0] = normal_bf16((int64_t)ROWS * heads * dim, 1);
+    c.in[1] = codes(128 * dim, true);
+    c.in[2] = scales(128 * dim, 118, 3);
+    c.in[3] = normal_bf16((int64_t)ROWS * dim, 1);
     c.in[4] = room(4);
     *(int32_t *)(void *)c.in[4]->host = CONTEXT - ROWS;
     send(c.in[4]);
-    c.in[5] = codes((int64_t)CONTEXT / RATIO * DIM / 2, false);
-    c.in[6] = scales((int64_t)CONTEXT / RATIO * DIM / 16, 0x28, 16);
+    c.in[5] = codes((int64_t)CONTEXT / RATIO * dim / 2, false);
+    c.in[6] = scales((int64_t)CONTEXT / RATIO * dim / 16, 0x28, 16);
     c.in[7] = room(ROWS * TOPK * 4);
     c.in[8] = room(ROWS * 4);
     for (int row = 0; row < ROWS; row++) {
         for (int i = 0; i < TOPK; i++)
-            ((int32_t *)(void *)c.in[7]->host)[row * TOPK + i] = i + row % 3;
+            ((int32_t *)(void *)c.in[7]->host)[row * TOPK + i] = i % 31 == row % 31 ? -1 : i + row % 3;
         ((int32_t *)(void *)c.in[8]->host)[row] = TOPK - row % 7;
     }
     send(c.in[7]);
     send(c.in[8]);
-    c.in[9] = normal_f32(HEADS, 1);
-    c.out[0] = (struct output){room((size_t)ROWS * HEADS * DIM * 2), HEADS * DIM * 2, KIND_BF16, 0.01};
+    c.in[9] = normal_f32(heads, 1);
+    c.in[10] = room((size_t)ROWS * (size_t)(heads * dim) * 2);
+    c.out[0] = (struct output){room((size_t)ROWS * (size_t)(heads * dim) * 2), (size_t)(heads * dim) * 2, KIND_BF16, 0.01};
     check_case(&c);
+}
+
+static void attention_keeps_a_row_and_stays_near_the_reference(void **state)
+{
+    (void)state;
+    attention_case("attend", run_attend, 64, 512, false);
+    attention_case("attend, every visible row", run_attend, 128, 512, true);
+    attention_case("attend, some heads, turned back", run_attend_turned, 40, 512, false);
+    attention_case("attend, small heads, turned back", run_attend_turned, 4, 128, true);
 }
 
 static void selections_keep_a_row_and_stay_near_the_reference(void **state)
