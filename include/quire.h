@@ -152,6 +152,12 @@ typedef struct qr_engine_options {
      * level "3" (NULL): fused segments, "0": operator by operator, with TR_HYBRID always; enforce_eager: NONE. */
     const char *cudagraph_mode, *level;
     bool enforce_eager;
+    /* A device with memory of its own: bytes of it that routed experts may take, of which the rest lie in pinned host memory and
+     * are copied when a step needs them (0: all of them if they fit, or what everything else leaves). Changes no bit. And a
+     * file that keeps from run to run which experts are used most, to put these on the device; it is written when the engine is
+     * destroyed, and begun when it is not there or is none (NULL: the first experts of each layer lie on the device). */
+    uint64_t expert_memory;
+    const char *expert_use;
 } qr_engine_options;
 #define QR_ENGINE_OPTIONS                                                                                              \
     {.size = sizeof(qr_engine_options), .max_prefill_tokens_per_step = -1, .state_checkpoint_interval_tokens = 8192}
@@ -189,6 +195,11 @@ typedef struct qr_plan_bytes {
     uint64_t device_collective;  /* reserved for exchange between devices: 0 for one */
     uint64_t device_beside;      /* taken by others and kept free */
     uint64_t device_total;
+    /* Routed experts of the backbone: on the device, in pinned host memory; of device_weights: room for some of the latter while
+     * they are needed, and how many; bytes of host memory. All 0 when every expert lies on the device. */
+    uint64_t device_experts, host_experts;
+    uint64_t device_seat_bytes, seats;
+    uint64_t host_expert_bytes;
 } qr_plan_bytes;
 /* Sizes everything before anything is reserved. QR_REFUSED when it does not fit (E31, naming what would) or other rules
  * are violated (all of them are listed): decided by config.json, before a shard is opened. */
@@ -673,6 +684,9 @@ typedef struct qr_metrics {
     uint64_t weights_laid;       /* tensors brought into the device's layout: each once, and once more with each wake */
     uint64_t graphs_recorded, graphs_replayed; /* lists of operators, */
     uint64_t lists_eager;        /* and those that no graph was there for */
+    /* with routed experts in host memory: those, layer by layer, that steps found on the device, those that had to be copied, and
+     * bytes copied */
+    uint64_t experts_found, experts_copied, expert_bytes;
 } qr_metrics;
 QR_API void qr_get_metrics(const qr_engine *engine, qr_metrics *out);
 

@@ -47,6 +47,8 @@ qr_engine_options model_options_engine(const struct model_options *m)
     o.kv_ram_bytes = m->kv_ram_bytes;
     o.gpu_memory_utilization = m->gpu_utilization;
     o.indexer_logits_budget_mb = m->indexer_logits_mb;
+    o.expert_memory = m->expert_memory;
+    o.expert_use = m->expert_use;
     o.cudagraph_mode = m->graph_mode;
     o.level = m->level;
     o.enforce_eager = m->eager;

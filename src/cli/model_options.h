@@ -51,6 +51,8 @@ struct model_options {
     uint64_t kv_ram_bytes;
     double gpu_utilization;
     int indexer_logits_mb;
+    uint64_t expert_memory;
+    const char *expert_use;
     const char *level, *graph_mode;
     bool eager;
     const char *kv_cache_dtype, *index_cache_dtype;
@@ -96,6 +98,9 @@ struct model_options {
      .help = "bytes of the cache pools; default: half of the memory available, on a GPU what is left there"},          \
     {.name = "gpu-memory-utilization", .kind = OPTION_DOUBLE, .target = &(m).gpu_utilization, .value = "X",            \
      .help = "share of a GPU's memory that may be taken; default 0.9", .least = 0.01, .most = 1},                      \
+    {.name = "expert-memory", .kind = OPTION_UINT64, .target = &(m).expert_memory, .value = "N",                        \
+     .help = "bytes of a GPU for routed experts, the rest lying in pinned host memory; changes no bit; default: all, or " \
+             "what is left there"},                                                                                     \
     {.name = "indexer-logits-budget-mb", .kind = OPTION_INT, .target = &(m).indexer_logits_mb, .value = "N",           \
      .help = "MiB of index scores that a GPU forms at once; default 2048, at most its scratch", .least = 1,            \
      .most = 1 << 20},                                                                                                 \
@@ -113,6 +118,8 @@ struct model_options {
     {.name = "max-num-batched-tokens", .kind = OPTION_INT, .target = &(m).max_num_batched_tokens, .value = "N",        \
      .help = "rows of a step; default 2048", .least = 1, .most = 1 << 20},                                             \
     CACHE_OPTIONS(m),                                                                                                  \
+    {.name = "expert-use", .kind = OPTION_PATH, .target = &(m).expert_use, .value = "FILE",                             \
+     .help = "keeps which routed experts are used most, to put these on the GPU when not all fit; default: none"},      \
     {.name = "cudagraph-mode", .kind = OPTION_CHOICE, .target = &(m).graph_mode, .value = "FULL|TR_HYBRID|NONE",       \
      .help = "what a GPU records of steps: all (default), what is between attention, or nothing; changes no bit"},     \
     {.name = "level", .kind = OPTION_CHOICE, .target = &(m).level, .value = "0|3",                                     \

@@ -11,7 +11,14 @@ static int64_t chunks(const struct device_plan *d, int64_t bytes)
     return chunk > 0 ? (bytes + chunk - 1) / chunk * chunk : bytes;
 }
 
-int64_t device_plan_weights(const struct device_plan *d) { return chunks(d, d->matrices) + d->vectors; }
+/* Matrices on the device, and room for others. */
+static int64_t laid(const struct device_plan *d) { return d->matrices - (d->on_host - d->seats) * d->expert_bytes; }
+
+static int64_t books(const struct device_plan *d) { return d->on_host > 0 ? d->memory.expert_books : 0; }
+
+int64_t device_plan_weights(const struct device_plan *d) { return chunks(d, laid(d)) + d->vectors + books(d); }
+
+int64_t device_plan_seats(const struct device_plan *d) { return d->seats * d->expert_bytes + books(d); }
 
 int64_t device_plan_workspace(const struct device_plan *d)
 {
@@ -52,12 +59,25 @@ bool device_plan_fits(const struct device_plan *d, int64_t bytes)
     return bytes <= d->memory.free && chunks(d, bytes) <= d->memory.free - device_plan_beside(d);
 }
 
-qr_status device_plan_refuse(const struct device_plan *d, int64_t pools, qr_error *err)
+int64_t device_plan_expert_room(const struct device_plan *d, int64_t pools)
 {
+    struct device_plan none = *d;
+    none.on_host = none.experts;
+    none.seats = 0;
+    if (pools > d->memory.total)
+        return -1;
+    return (int64_t)(d->utilization * (double)d->memory.total) - taken(&none) - chunks(d, pools) - chunks(d, 1);
+}
+
+qr_status device_plan_refuse(const struct device_plan *d, int64_t pools, uint64_t given, qr_error *err)
+{
+    const int64_t room = device_plan_expert_room(d, pools);
     const int64_t wanted = pools > INT64_MAX - chunks(d, 1) - taken(d) ? INT64_MAX : taken(d) + chunks(d, pools);
     const double least = ceil((double)wanted / (double)d->memory.total * 100.0) / 100.0;
     char hint[200];
-    if (least <= 1.0)
+    if (given > 0 && d->on_host > 0 && room >= d->expert_bytes)
+        snprintf(hint, sizeof hint, "--expert-memory %lld would fit", (long long)room);
+    else if (least <= 1.0)
         snprintf(hint, sizeof hint, "--gpu-memory-utilization %.2f would fit", least);
     else
         snprintf(hint, sizeof hint,
@@ -76,9 +96,18 @@ qr_status device_plan_refuse(const struct device_plan *d, int64_t pools, qr_erro
 void device_plan_items(const struct device_plan *d, struct byte_plan *out)
 {
     const int64_t scores = d->memory.score_band;
-    byte_plan_add(out, BYTES_DEVICE_WEIGHTS, "matrices", 1, d->matrices);
+    const int64_t others = d->matrices - d->experts * d->expert_bytes;
+    if (d->on_host > 0) {
+        byte_plan_add(out, BYTES_DEVICE_WEIGHTS, "matrices but routed experts", 1, others);
+        byte_plan_add(out, BYTES_DEVICE_WEIGHTS, "routed experts on the device", d->experts - d->on_host, d->expert_bytes);
+        byte_plan_add(out, BYTES_DEVICE_WEIGHTS, "seats for experts of host memory", d->seats, d->expert_bytes);
+        byte_plan_add(out, BYTES_DEVICE_WEIGHTS, "books of these", 1, books(d));
+        byte_plan_add(out, BYTES_HOST_EXPERTS, "routed experts", d->on_host, d->expert_bytes);
+    } else {
+        byte_plan_add(out, BYTES_DEVICE_WEIGHTS, "matrices", 1, d->matrices);
+    }
     byte_plan_add(out, BYTES_DEVICE_WEIGHTS, "vectors and tables", 1, d->vectors);
-    byte_plan_add(out, BYTES_DEVICE_WEIGHTS, "alignment of chunks", 1, chunks(d, d->matrices) - d->matrices);
+    byte_plan_add(out, BYTES_DEVICE_WEIGHTS, "alignment of chunks", 1, chunks(d, laid(d)) - laid(d));
     byte_plan_add(out, BYTES_DEVICE_WORKSPACE, "buffers of a forward pass", 1, d->forward);
     byte_plan_add(out, BYTES_DEVICE_WORKSPACE, "scratch: a band of index scores or less", 1, scores);
     byte_plan_add(out, BYTES_DEVICE_WORKSPACE, "scratch: the rest, tables, counters", 1, d->memory.scratch - scores);

@@ -157,20 +157,62 @@ static bool say_weights(void *user, uint64_t done, uint64_t total)
     return model_say_progress(user, QR_PHASE_WEIGHTS, done, total, NULL) == QR_OK;
 }
 
+/* The experts that were used most lie on the device. */
+static qr_status place_experts(struct qr_engine *engine, const struct engine_size *size, struct expert_placement *out,
+                               qr_error *err)
+{
+    const qr_model *model = engine->model;
+    const struct device_plan *d = &size->on_device;
+    *out = (struct expert_placement){.on_host = 0};
+    TRY(expert_use_open(size->options.expert_use, &model->plan, &model->log, &engine->use, err));
+    if (d->on_host == 0)
+        return QR_OK;
+    return placement_make(model->plan.layers, model->config.n_routed_experts, d->experts - d->on_host, d->seats,
+                          expert_use_is_known(&engine->use) ? engine->use.visits : NULL, out, err);
+}
+
+/* What this run knows of them is added to the file. */
+static void keep_use(struct qr_engine *engine)
+{
+    qr_error err = {0};
+    struct expert_use *u = &engine->use;
+    if (!u->path || !engine->runner)
+        return;
+    uint64_t *visits = qr_calloc((size_t)u->layers * (size_t)u->experts + 1, sizeof *visits);
+    qr_status st = visits ? runner_expert_uses(engine->runner, visits, &err)
+                          : qr_fail(&err, QR_NO_MEMORY, "%s: no memory for the visits of experts", u->path);
+    if (st == QR_OK)
+        st = expert_use_keep(u, visits, &err);
+    if (st != QR_OK)
+        qr_logf(&engine->model->log, QR_LOG_WARN, "use of experts is not kept: %s", err.message);
+    qr_free(visits);
+}
+
+static qr_status open_runner(struct qr_engine *engine, const struct engine_size *size, struct loading *loading, qr_error *err)
+{
+    qr_model *model = engine->model;
+    struct expert_placement placement;
+    struct runner_options options = {
+        .blocks = size->blocks, .slots = size->slots, .model = size->limits, .loading = loading};
+    TRY(place_experts(engine, size, &placement, err));
+    options.model.placement = &placement;
+    const qr_status st = runner_open(model->checkpoint, &model->plan, &engine->geometry, engine->backend,
+                                     model->config.n_engram > 0 ? &model->map : NULL, &options, &engine->runner, err);
+    placement_free(&placement);
+    return st;
+}
+
 static qr_status open_parts(struct qr_engine *engine, const struct engine_size *size, qr_error *err)
 {
     qr_model *model = engine->model;
     const int32_t vocab = model->config.vocab_size;
     const uint64_t total = size->bytes.weights;
     struct loading loading = {.say = say_weights, .user = model, .total = total};
-    const struct runner_options options = {
-        .blocks = size->blocks, .slots = size->slots, .model = size->limits, .loading = &loading};
     qr_status st = model_say_progress(model, QR_PHASE_WEIGHTS, 0, total, err);
     if (st == QR_OK)
         st = open_backend(engine, size, err);
     if (st == QR_OK)
-        st = runner_open(model->checkpoint, &model->plan, &engine->geometry, engine->backend,
-                         model->config.n_engram > 0 ? &model->map : NULL, &options, &engine->runner, err);
+        st = open_runner(engine, size, &loading, err);
     if (st == QR_OK)
         st = open_sched(engine, size, err);
     if (st == QR_OK)
@@ -203,6 +245,7 @@ static void engine_free(struct qr_engine *engine)
     sched_close(engine->sched);
     page_watch_close(engine->watch);
     runner_close(engine->runner);
+    expert_use_close(&engine->use);
     if (engine->backend)
         engine->backend->close(engine->backend);
     pthread_cond_destroy(&engine->event);
@@ -281,6 +324,7 @@ void qr_engine_destroy(qr_engine *engine)
     pthread_cond_signal(&engine->work);
     pthread_mutex_unlock(&engine->lock);
     pthread_join(engine->thread, NULL);
+    keep_use(engine);
     engine_free(engine);
 }
 

@@ -11,6 +11,7 @@
 #include "engine/device_size.h"
 #include "engine/constraint.h"
 #include "engine/draft_counts.h"
+#include "engine/expert_use.h"
 #include "engine/modes.h"
 #include "engine/payoff.h"
 #include "engine/request.h"
@@ -59,6 +60,7 @@ struct qr_engine {
     struct task *tasks;             /* everything that the scheduler has */
     uint64_t next_task;
     uint64_t weights[2];            /* fingerprint of the checkpoint */
+    struct expert_use use;          /* of routed experts, in earlier runs */
     double prompt_latency;          /* seconds from its start to its first token, of the last prompt */
 
     pthread_t thread;

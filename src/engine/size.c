@@ -5,6 +5,7 @@
 #include "cache/budget.h"
 #include "engine/draft_schedule.h"
 #include "engine/engine.h"
+#include "engine/expert_size.h"
 #include "engine/rules.h"
 #include "engine/structs.h"
 #include "model/w8a8.h"
@@ -245,6 +246,14 @@ static qr_status check_available(const struct engine_size *size, int64_t availab
     const struct budget_request left = {.bytes = available - beside, .slots = size->slots, .ceiling = ceiling};
     struct budget fits;
     char hint[120] = "fewer requests at once (--max-num-seqs) or rows a step (--max-num-batched-tokens) take less";
+    const struct device_plan *d = &size->on_device;
+    const int64_t experts = d->on_host * d->expert_bytes;
+    if (available > 0 && experts > 0 && beside <= available && experts > available - beside)
+        return qr_fail(err, QR_REFUSED,
+                       "E31 %lld routed experts of %lld bytes in pinned host memory beside %lld are more than the %lld available; "
+                       "%lld bytes more of the device (--expert-memory, --gpu-memory-utilization) would do",
+                       (long long)d->on_host, (long long)experts, (long long)beside, (long long)available,
+                       (long long)(experts - (available - beside)));
     if (available == 0 || (beside <= available && pools <= available - beside))
         return QR_OK;
     if (budget_fit(&size->geometry, &left, &fits, NULL) == QR_OK)
@@ -296,6 +305,8 @@ static qr_status ask_device(const struct model_plan *plan, const struct engine_p
     TRY(weight_bytes_count(plan, place->checkpoint, out->drafts.drafter != QR_DRAFTER_NONE, d->memory.weight_bytes,
                            d->memory.staged_bytes, &weights, err));
     d->matrices = weights.matrices;
+    d->expert_bytes = weights.expert;
+    d->experts = weights.expert > 0 ? weights.experts / weights.expert : 0;
     d->vectors = weights.vectors;
     d->staging = weights.staged > d->memory.staging ? weights.staged : d->memory.staging;
     return QR_OK;
@@ -311,6 +322,24 @@ static int64_t device_cache_bytes(const struct model_plan *plan, const struct bu
     const struct model_limits limits = choose_limits(o, &out->drafts, (int32_t)longest);
     size_on_device(plan, out, &limits, d);
     return o->kv_ram_bytes == 0 ? device_plan_cache(d) : cache_bytes(o, 0, 0);
+}
+
+/* Where routed experts lie, buffers being as large as the longest request could make them. */
+static qr_status place_experts(const struct model_plan *plan, const struct budget_request *wanted, struct engine_size *out,
+                               qr_error *err)
+{
+    const qr_engine_options *o = &out->options;
+    struct device_plan *d = &out->on_device;
+    const int64_t least = budget_least(&out->geometry, wanted), given = cache_bytes(o, 0, 0);
+    const int64_t left = device_cache_bytes(plan, wanted, out);
+    const struct expert_wish wish = {
+        .bytes = o->expert_memory,
+        .fit = o->kv_ram_bytes == 0 ? left >= least : device_plan_fits(d, given),
+        .pools = o->kv_ram_bytes == 0 ? least : given,
+        .by_share = o->kv_ram_bytes == 0,
+        .of_layer = plan->config.n_routed_experts,
+        .active = plan->config.n_experts_per_tok};
+    return expert_size_choose(&wish, d, err);
 }
 
 /* A row's index scores are formed together. */
@@ -338,7 +367,7 @@ static qr_status check_device(const struct model_plan *plan, const struct engine
     if (d->memory.total == 0)
         return QR_OK;
     if (!device_plan_fits(d, size->budget.pool.bytes))
-        return device_plan_refuse(d, size->budget.pool.bytes, err);
+        return device_plan_refuse(d, size->budget.pool.bytes, size->options.expert_memory, err);
     return check_scores(plan, size, err);
 }
 
@@ -353,6 +382,13 @@ static void tell_device(const struct device_plan *d, qr_plan_bytes *out)
     out->device_collective = (uint64_t)d->memory.collective;
     out->device_beside = (uint64_t)(device_plan_outside(d) + device_plan_safety(d));
     out->device_total = (uint64_t)d->memory.total;
+    if (d->on_host == 0)
+        return;
+    out->device_experts = (uint64_t)(d->experts - d->on_host);
+    out->host_experts = (uint64_t)d->on_host;
+    out->device_seat_bytes = (uint64_t)device_plan_seats(d);
+    out->seats = (uint64_t)d->seats;
+    out->host_expert_bytes = (uint64_t)(d->on_host * d->expert_bytes);
 }
 
 /* Everything below the geometry. QR_REFUSED (E31): it does not fit. */
@@ -371,11 +407,14 @@ static qr_status fit(const struct model_plan *plan, int64_t stored, const struct
     if (st != QR_OK)
         return st;
     const bool own_memory = out->on_device.memory.total > 0;
+    st = own_memory ? place_experts(plan, &wanted, out, err) : QR_OK;
+    if (st != QR_OK)
+        return st;
     out->cache_bytes = own_memory ? device_cache_bytes(plan, &wanted, out) : cache_bytes(o, available, weights + out->prepared);
     wanted.bytes = out->cache_bytes;
     const int64_t least = own_memory ? budget_least(g, &wanted) : 0; /* STATE and PAGE of the shortest service */
     if (own_memory && o->kv_ram_bytes == 0 && least > wanted.bytes)
-        return device_plan_refuse(&out->on_device, least, err);
+        return device_plan_refuse(&out->on_device, least, o->expert_memory, err);
     st = budget_fit(g, &wanted, &out->budget, err);
     if (st != QR_OK)
         return st;
@@ -428,6 +467,7 @@ qr_status engine_size(const struct model_plan *plan, int64_t stored, const struc
     if (st != QR_OK)
         return st;
     out->mode = modes_choose(&out->options, backend_records(place->device), &broken);
+    expert_size_check(&out->options, place->device, place->memory || backend_records(place->device), &broken);
     const int of_modes = broken.count; /* these change no size that is refused */
     out->drafts = draft_choose(plan, &out->options, &broken);
     st = choose_geometry(plan, &out->options, &out->drafts, &out->geometry, &broken, err);

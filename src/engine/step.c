@@ -169,6 +169,9 @@ static void note_backend(struct qr_engine *engine)
     m->graphs_recorded = (uint64_t)c.graphs_recorded;
     m->graphs_replayed = (uint64_t)c.graphs_replayed;
     m->lists_eager = (uint64_t)c.lists_eager;
+    m->experts_found = (uint64_t)c.experts_found;
+    m->experts_copied = (uint64_t)c.experts_copied;
+    m->expert_bytes = (uint64_t)c.expert_bytes;
 }
 
 static void note_step(struct qr_engine *engine, const struct batch *batch, qr_status st, double began, double spent)

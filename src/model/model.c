@@ -92,7 +92,8 @@ static qr_status open_parts(struct model *m, const struct checkpoint *ck, struct
     TRY(check_names(ck, m->plan, err));
     TRY(rope_frequencies(c, ROPE_MAIN, m->frequencies[ROPE_MAIN], err));
     TRY(rope_frequencies(c, ROPE_COMPRESS, m->frequencies[ROPE_COMPRESS], err));
-    TRY(weights_open(ck, m->plan, parts_of(&m->limits), m->backend, loading, &m->weights, err));
+    TRY(weights_open_placed(ck, m->plan, parts_of(&m->limits), m->backend, m->limits.placement, loading, &m->weights, err));
+    m->limits.placement = NULL;
     return make_workspace(m, err);
 }
 
@@ -129,6 +130,15 @@ qr_status model_rise(struct model *m, const struct checkpoint *ck, qr_error *err
     if (m->backend->rest_weights)
         return weights_rise(ck, m->plan, parts, &m->weights, err);
     return weights_open(ck, m->plan, parts, m->backend, NULL, &m->weights, err);
+}
+
+qr_status model_expert_uses(const struct model *m, uint64_t *out, qr_error *err)
+{
+    const int32_t experts = m->plan->config.n_routed_experts;
+    memset(out, 0, (size_t)m->plan->layers * (size_t)experts * sizeof *out);
+    for (int32_t i = 0; m->backend->expert_uses && i < m->plan->layers; i++)
+        TRY(m->backend->expert_uses(m->backend, experts, m->weights.layer[i].routed.w1, out + (int64_t)i * experts, err));
+    return QR_OK;
 }
 
 void model_close(struct model *m)

@@ -30,6 +30,9 @@ void model_close(struct model *m);
 void model_rest(struct model *m);
 qr_status model_rise(struct model *m, const struct checkpoint *ck, qr_error *err);
 
+/* Visits of each routed expert of the backbone so far, [layers][n_routed_experts]; zeros where the backend counts none. */
+qr_status model_expert_uses(const struct model *m, uint64_t *out, qr_error *err);
+
 /* The buffers, in backend memory. Before a pass the caller fills engram[i] for the step's rows. */
 const struct workspace *model_workspace(const struct model *m);
 const struct model_plan *model_plan_of(const struct model *m);

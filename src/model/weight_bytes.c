@@ -80,8 +80,10 @@ static void add_vector(struct counting *c, int64_t bytes)
 
 static void add_matrix(struct counting *c, const struct weight_spec *spec)
 {
-    const int64_t staged = c->staged(spec);
-    c->out->matrices += c->size(spec);
+    const int64_t staged = c->staged(spec), bytes = c->size(spec);
+    c->out->matrices += bytes;
+    if (begins(spec->name, "layers.") && strstr(spec->name, ".ffn.experts."))
+        c->out->experts += bytes;
     c->out->staged = staged > c->out->staged ? staged : c->out->staged;
 }
 
@@ -128,6 +130,8 @@ qr_status weight_bytes_count(const struct model_plan *plan, const struct checkpo
         for (int side = 0; side < 2; side++) /* what smooths the inputs of e_proj and h_proj */
             add_vector(&c, config.hidden_size * (int64_t)sizeof(float));
     schema_free(schema);
+    const int64_t experts = (int64_t)plan->layers * config.n_routed_experts;
+    out->expert = experts > 0 ? out->experts / experts : 0;
     /* a block ends early where the next vector does not fit */
     out->vectors += out->vectors / 7 + (c.large + 2) * WEIGHTS_SLAB_BYTES;
     return QR_OK;

@@ -14,6 +14,7 @@ struct weight_bytes {
     int64_t matrices;  /* all of them */
     int64_t vectors;   /* short tensors, with their blocks' alignment: not less than what they take */
     int64_t staged;    /* the most that one of them must be staged with */
+    int64_t experts, expert; /* of the matrices: routed experts of the backbone, and one of them, all being alike */
 };
 
 /* `drafter`: its tensors too. `ck` (or NULL): a folder may hold some FP8 matrices as BF16. Fails as schema_make. */

@@ -19,6 +19,7 @@ struct loader {
     const struct model_plan *plan;
     struct weights *w;
     struct loading *loading;
+    const struct expert_placement *placement; /* NULL: all on the device */
     char prefix[64]; /* "layers.3." */
     bool again;      /* weights that rested come back where they were: in the order in which they first came, */
     size_t handle, slab; /* of which so many have */
@@ -189,22 +190,36 @@ static qr_status load_engram(struct loader *l, struct layer_weights *out, qr_err
     return vector(l, "engram.k_weight", &out->engram.k_weight, err);
 }
 
-/* `stem` is "ffn.experts.%d." or "ffn.shared_experts.". */
-static qr_status load_experts(struct loader *l, const char *stem, int32_t count, struct expert_weights *out,
+static const char *const kinds[3] = {"w1", "w2", "w3"};
+
+/* A matrix of an expert: `name` behind the prefix, `kind` of `kinds`. */
+static qr_status expert_matrix(struct loader *l, const char *name, int kind, struct weight_spec *out, char full[NAME_BYTES],
+                               qr_error *err)
+{
+    snprintf(full, NAME_BYTES, "%s%s%s.weight", l->prefix, name, kinds[kind]);
+    TRY(tensors_matrix(l->tensors, full, out, err));
+    if (kind == 1)
+        out->k_splits = weights_splits(out);
+    return QR_OK;
+}
+
+/* `stem` is "ffn.experts.%d." or "ffn.shared_experts."; layer -1: they lie on the device. */
+static qr_status load_experts(struct loader *l, const char *stem, int32_t layer, int32_t count, struct expert_weights *out,
                               qr_error *err)
 {
-    static const char *const kinds[3] = {"w1", "w2", "w3"};
     struct weight **handles =
         l->again ? (struct weight **)out->w1 : arena_alloc(&l->w->arena, sizeof *handles * 3 * (size_t)count);
-    char name[64];
+    char name[64], full[NAME_BYTES];
+    struct weight_spec spec;
     if (!handles)
         return out_of_memory(l, err);
 
     for (int32_t e = 0; e < count; e++)
         for (int kind = 0; kind < 3; kind++) {
-            int length = snprintf(name, sizeof name, stem, e);
-            snprintf(name + length, sizeof name - (size_t)length, "%s.weight", kinds[kind]);
-            TRY(matrix_of(l, name, kind == 1, &handles[kind * count + e], err));
+            snprintf(name, sizeof name, stem, e);
+            TRY(expert_matrix(l, name, kind, &spec, full, err));
+            spec.on_host = layer >= 0 && placement_is_on_host(l->placement, layer, e);
+            TRY(prepare(l, &spec, &handles[kind * count + e], err));
         }
     out->count = count;
     out->w1 = (const struct weight **)handles;
@@ -255,13 +270,15 @@ static qr_status load_attention(struct loader *l, const struct layer_plan *layer
     return layer->engram >= 0 ? load_engram(l, out, err) : QR_OK;
 }
 
-static qr_status load_ffn(struct loader *l, const struct layer_plan *layer, struct layer_weights *out, qr_error *err)
+/* `number`: of a layer of the backbone; -1: of none. */
+static qr_status load_ffn(struct loader *l, const struct layer_plan *layer, int32_t number, struct layer_weights *out,
+                          qr_error *err)
 {
     TRY(load_mix(l, "ffn", &out->ffn_mix, err));
     TRY(vector(l, "ffn_norm.weight", &out->ffn_norm, err));
     TRY(load_router(l, layer, out, err));
-    TRY(load_experts(l, "ffn.experts.%d.", layer->n_experts, &out->routed, err));
-    return load_experts(l, "ffn.shared_experts.", 1, &out->shared, err);
+    TRY(load_experts(l, "ffn.experts.%d.", number, layer->n_experts, &out->routed, err));
+    return load_experts(l, "ffn.shared_experts.", -1, 1, &out->shared, err);
 }
 
 static qr_status load_head(struct loader *l, struct head_weights *out, qr_error *err)
@@ -301,7 +318,7 @@ static qr_status load_mtp(struct loader *l, qr_error *err)
     int32_t index = l->plan->layers;
     snprintf(l->prefix, sizeof l->prefix, "mtp.0.");
     TRY(load_attention(l, &l->plan->layer[index], &l->w->layer[index], err));
-    TRY(load_ffn(l, &l->plan->layer[index], &l->w->layer[index], err));
+    TRY(load_ffn(l, &l->plan->layer[index], -1, &l->w->layer[index], err));
     TRY(load_projection(l, "e", &out->e_proj, &out->e_plain, &out->e_norm, &out->e_smooth, err));
     TRY(load_projection(l, "h", &out->h_proj, &out->h_plain, &out->h_norm, &out->h_smooth, err));
     return load_head(l, &out->head, err);
@@ -334,7 +351,7 @@ static qr_status load_dspark(struct loader *l, qr_error *err)
         const int32_t index = l->plan->layers + i;
         snprintf(l->prefix, sizeof l->prefix, "mtp.%d.", i);
         TRY(load_attention(l, &l->plan->layer[index], &l->w->layer[index], err));
-        TRY(load_ffn(l, &l->plan->layer[index], &l->w->layer[index], err));
+        TRY(load_ffn(l, &l->plan->layer[index], -1, &l->w->layer[index], err));
         if (i == 0) {
             TRY(matrix(l, "main_proj.weight", &out->main_proj, err));
             TRY(vector(l, "main_norm.weight", &out->main_norm, err));
@@ -365,9 +382,27 @@ static qr_status load_parts(struct loader *l, unsigned parts, qr_error *err)
         if (parts & WEIGHTS_ATTENTION)
             TRY(load_attention(l, &l->plan->layer[i], &w->layer[i], err));
         if (parts & WEIGHTS_EXPERTS)
-            TRY(load_ffn(l, &l->plan->layer[i], &w->layer[i], err));
+            TRY(load_ffn(l, &l->plan->layer[i], i, &w->layer[i], err));
     }
     return parts & WEIGHTS_DRAFTER ? load_drafter(l, err) : QR_OK;
+}
+
+/* Room for experts of host memory, before the first of them comes. */
+static qr_status make_seats(struct loader *l, qr_error *err)
+{
+    const struct expert_placement *p = l->placement;
+    struct backend *b = l->w->backend;
+    char full[3][NAME_BYTES];
+    if (!p || p->on_host == 0 || l->again)
+        return QR_OK;
+    if (!b->seat_experts)
+        return qr_fail(err, QR_UNSUPPORTED, "experts in host memory: backend %s uses all of them where they lie", b->name);
+    struct expert_seating seating = {.seats = p->seats, .on_host = p->on_host};
+    snprintf(l->prefix, sizeof l->prefix, "layers.0.");
+    for (int kind = 0; kind < 3; kind++)
+        TRY(expert_matrix(l, "ffn.experts.0.", kind, &seating.shape[kind], full[kind], err));
+    l->prefix[0] = '\0';
+    return b->seat_experts(b, &seating, err);
 }
 
 /* Conversions to INT8 use every core while the model is opened. */
@@ -379,6 +414,8 @@ static qr_status open_with_pool(struct loader *l, const struct checkpoint *ck, u
         st = tensors_open(ck, l->plan, pool, &l->w->tensors, err);
     l->tensors = l->w->tensors;
     if (st == QR_OK)
+        st = make_seats(l, err);
+    if (st == QR_OK)
         st = load_parts(l, parts, err);
     pool_close(pool);
     return st;
@@ -387,7 +424,14 @@ static qr_status open_with_pool(struct loader *l, const struct checkpoint *ck, u
 qr_status weights_open(const struct checkpoint *ck, const struct model_plan *plan, unsigned parts,
                        struct backend *backend, struct loading *loading, struct weights *out, qr_error *err)
 {
-    struct loader l = {.plan = plan, .w = out, .loading = loading};
+    return weights_open_placed(ck, plan, parts, backend, NULL, loading, out, err);
+}
+
+qr_status weights_open_placed(const struct checkpoint *ck, const struct model_plan *plan, unsigned parts,
+                              struct backend *backend, const struct expert_placement *placement, struct loading *loading,
+                              struct weights *out, qr_error *err)
+{
+    struct loader l = {.plan = plan, .w = out, .loading = loading, .placement = placement};
     memset(out, 0, sizeof *out);
     out->backend = backend;
     arena_init(&out->arena, 0);

@@ -6,6 +6,7 @@
 
 #include "base/loading.h"
 #include "model/tensors.h"
+#include "plan/placement.h"
 
 /* Vectors share blocks of backend memory of this size, at offsets of this alignment. */
 enum { WEIGHTS_SLAB_BYTES = 1 << 20, WEIGHTS_ALIGNMENT = 256 };
@@ -115,6 +116,10 @@ enum weight_part {
  * every tensor. */
 qr_status weights_open(const struct checkpoint *ck, const struct model_plan *plan, unsigned parts,
                        struct backend *backend, struct loading *loading, struct weights *out, qr_error *err);
+/* The same with routed experts in host memory, on a backend that seats experts; `placement` is read during the call. */
+qr_status weights_open_placed(const struct checkpoint *ck, const struct model_plan *plan, unsigned parts,
+                              struct backend *backend, const struct expert_placement *placement, struct loading *loading,
+                              struct weights *out, qr_error *err);
 /* Where the backend lets weights rest (ops.h): gives their bytes back and keeps the handles; lays the same tensors out again
  * where they were, after a failure of which they rest on. What weights_open was given must be the same. */
 void weights_rest(struct weights *w);

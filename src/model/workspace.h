@@ -4,6 +4,7 @@
 #define QR_MODEL_WORKSPACE_H
 
 #include "ops/ops.h"
+#include "plan/placement.h"
 #include "plan/plan.h"
 
 /* The largest step, and what a pass keeps besides. */
@@ -17,6 +18,7 @@ struct model_limits {
     bool trace;             /* also keep what only a trace reads */
     bool plain_keys;        /* V4 reference: window and main rows keep their bf16 values, as in the first official code
                                (v4-model.md 4.1 "kv_fp8_sim=off"); a debugging aid, another model */
+    const struct expert_placement *placement; /* read while the model is opened; NULL: every expert lies on the device */
 };
 
 /* Formats that depend on the arithmetic profile are in the activations: "wide" is bf16 in the reference and f32 in

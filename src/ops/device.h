@@ -21,6 +21,10 @@ struct device_memory {
     int64_t graphs;       /* recorded steps */
     int64_t collective;   /* taken by exchange between devices outside of any allocation here; 0 for one device */
     int64_t weight_chunk; /* weights are taken in chunks of so many bytes */
+    /* Experts in host memory (ops.h): what their books take; how many experts of a layer and seats together, and seats, there
+     * may be. 0: every expert lies on the device. */
+    int64_t expert_books;
+    int32_t expert_views, most_seats;
     int64_t (*weight_bytes)(const struct weight_spec *); /* of a weight in the device's layout, by its format and shape */
     int64_t (*staged_bytes)(const struct weight_spec *); /* of it that must be staged at once */
 };

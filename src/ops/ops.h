@@ -64,9 +64,18 @@ struct weight_spec {
     int32_t n, k;
     int32_t tile;     /* WEIGHT_FP8: 32 or 128 */
     int32_t k_splits;
+    bool on_host;     /* of a routed expert: may stay in host memory (backend.seat_experts) */
     const void *values, *scales;
 };
 struct weight;        /* backend's handle */
+
+/* Routed experts that a device has no room for lie in host memory, laid out as on the device, which copies those that a step
+ * needs into seats: room for `seats` experts, whichever layers they are of. `shape`: w1, w2 and w3 of any of them, all alike. */
+struct expert_seating {
+    int32_t seats;
+    int64_t on_host; /* experts */
+    struct weight_spec shape[3];
+};
 
 /* ---- rotary tables ---- */
 
@@ -442,6 +451,8 @@ struct backend_counts {
     int64_t bytes, most_bytes;   /* of its memory that are taken, and were at most */
     int64_t weights_laid;        /* tensors brought into the backend's layout: each once, and once more behind a rest */
     int64_t graphs_recorded, graphs_replayed, lists_eager; /* lists of operators recorded, replayed, and started one by one */
+    /* With experts in host memory: those that steps found on the device, those that they did not, and bytes copied for these. */
+    int64_t experts_found, experts_copied, expert_bytes;
 };
 
 struct backend {
@@ -476,6 +487,11 @@ struct backend {
     void (*rest_weights)(struct backend *);
     qr_status (*renew_weight)(struct backend *, struct weight *, const struct weight_spec *, qr_error *);
     void (*count)(const struct backend *, struct backend_counts *out);
+    /* Before any weight that is on_host is prepared, once: makes the seats and takes the host memory. Changes no bit of any
+     * result. expert_uses: visits of each expert of a layer since then, by its w1; zeros where no step has run. NULL: every
+     * weight lies where the backend has it. */
+    qr_status (*seat_experts)(struct backend *, const struct expert_seating *, qr_error *);
+    qr_status (*expert_uses)(struct backend *, int32_t experts, const struct weight *const *w1, uint64_t *out, qr_error *);
     /* Lists that follow run so; what is recorded is forgotten. At first: FULL, fused. NULL: it records nothing. */
     void (*run_as)(struct backend *, const struct run_mode *mode);
 

@@ -12,6 +12,7 @@ static const char *const kind_names[BYTES_KINDS] = {
     [BYTES_PAGES] = "pages",     [BYTES_STATES] = "states", [BYTES_WORKSPACE] = "workspace",
     [BYTES_DEVICE_WEIGHTS] = "device_weights", [BYTES_DEVICE_WORKSPACE] = "device_workspace",
     [BYTES_GRAPHS] = "device_graphs", [BYTES_COLLECTIVE] = "device_collective", [BYTES_BESIDE] = "device_beside",
+    [BYTES_HOST_EXPERTS] = "host_experts",
 };
 static const char *const kind_titles[BYTES_KINDS] = {
     [BYTES_WEIGHTS] = "weights, mapped from the folder", [BYTES_TABLES] = "Engram tables, mapped and read by row",
@@ -22,6 +23,7 @@ static const char *const kind_titles[BYTES_KINDS] = {
     [BYTES_GRAPHS] = "device: recorded steps",
     [BYTES_COLLECTIVE] = "device: reserve for collectives",
     [BYTES_BESIDE] = "device: others, and safety",
+    [BYTES_HOST_EXPERTS] = "experts in pinned host memory",
 };
 
 const char *byte_kind_name(enum byte_kind kind) { return kind_names[kind]; }

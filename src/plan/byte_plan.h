@@ -20,6 +20,7 @@ enum byte_kind {
     BYTES_GRAPHS,           /* recorded steps */
     BYTES_COLLECTIVE,       /* what exchange between devices takes outside of any allocation here (runtime.md 15, 28) */
     BYTES_BESIDE,           /* taken by others, and left free for safety */
+    BYTES_HOST_EXPERTS,     /* experts that the device has no room for, pinned in host memory in its layout */
     BYTES_KINDS
 };
 

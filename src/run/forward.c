@@ -117,6 +117,11 @@ qr_status runner_renew_weights(struct runner *r, const struct checkpoint *ck, qr
     return model_rise(r->model, ck, err);
 }
 
+qr_status runner_expert_uses(const struct runner *r, uint64_t *out, qr_error *err)
+{
+    return model_expert_uses(r->model, out, err);
+}
+
 static qr_status open_parts(struct runner *r, const struct checkpoint *ck, const struct token_map *map, qr_error *err)
 {
     const struct model_limits *m = &r->options.model;

@@ -70,6 +70,9 @@ qr_status runner_renew_pools(struct runner *r, qr_error *err);
 void runner_release_weights(struct runner *r);
 qr_status runner_renew_weights(struct runner *r, const struct checkpoint *ck, qr_error *err);
 
+/* As model_expert_uses. */
+qr_status runner_expert_uses(const struct runner *r, uint64_t *out, qr_error *err);
+
 /* The pools: for copies of images and tiers, and for traces. */
 struct model_cache runner_cache(const struct runner *r);
 /* Bytes of draft passes on host and backend, beside the model's buffers; `limits`: of steps. */

@@ -166,6 +166,9 @@ static void write_engine(const struct server *s, struct buffer *b)
     write_cache(s, &m, b);
     counter(b, "graph_replays_total", "lists of operators replayed as graphs, on a GPU", m.graphs_replayed);
     counter(b, "graph_misses_total", "lists for which no graph was there", m.lists_eager);
+    counter(b, "experts_found_total", "routed experts that steps found on a GPU, with some in host memory", m.experts_found);
+    counter(b, "experts_copied_total", "those that they had to copy there", m.experts_copied);
+    counter(b, "expert_bytes_copied_total", "bytes of these", m.expert_bytes);
     write_drafts(&m.drafts, b);
     gauge(b, "last_step_age_seconds", "since the last step that went well; -1: none yet", m.last_step_age);
     gauge(b, "longest_silence_seconds", "since the last token of the request that has been silent longest", m.longest_silence);

@@ -262,7 +262,7 @@ static qr_status bench_rows(const struct bench_options *o, qr_error *err)
 #define ALL_TAKE " json quiet log-level "
 #define MACHINE_TAKES " device threads "
 #define CACHE_TAKES                                                                                                    \
-    "kv-ram-bytes gpu-memory-utilization indexer-logits-budget-mb cudagraph-mode level enforce-eager "
+    "kv-ram-bytes gpu-memory-utilization expert-memory indexer-logits-budget-mb cudagraph-mode level enforce-eager "
 /* Of steps without an engine around them (tools/opened.h). */
 #define STEPS_TAKE MACHINE_TAKES "model profile max-model-len " CACHE_TAKES "block-size kv-cache-dtype index-cache-dtype "
 /* Of engines: all but the lengths and places that a measurement sets by itself. */
@@ -271,7 +271,7 @@ static qr_status bench_rows(const struct bench_options *o, qr_error *err)
                   "decoder-replay decoder-swa-bounded-replay no-decoder-swa-bounded-replay encoder-replay "            \
                   "encoder-swa-bounded-replay no-encoder-swa-bounded-replay max-prefill-tokens-per-step "              \
                   "attn-prefill-chunk-size long-prefill-cap scheduler-delay-factor method num-speculative-tokens "     \
-                  "draft-width verifier draft-sampling forced-acceptance-length "
+                  "draft-width verifier draft-sampling forced-acceptance-length expert-use "
 
 static const struct bench_what {
     const char *name;

@@ -40,6 +40,7 @@ struct bench {
     int64_t steps;
     double unwatched; /* seconds of the steps that nothing watched, */
     int64_t unwatched_steps;
+    struct backend_counts experts; /* found and copied in those */
 };
 
 /* ---- bytes: what the tensors of each part weigh ---- */
@@ -305,6 +306,17 @@ static qr_status draft(struct bench *b, int32_t position, const struct model_obs
 /* Whether a step is watched from inside, part by part, and timed. */
 enum watch { WATCHED_UNTIMED, WATCHED, UNWATCHED_UNTIMED, UNWATCHED };
 
+/* With experts in host memory: adds, or with a sign of -1 takes, what has been found and copied so far. */
+static void count_experts(struct bench *b, int64_t sign)
+{
+    struct backend_counts n = {.bytes = 0};
+    if (b->model.backend->count)
+        b->model.backend->count(b->model.backend, &n);
+    b->experts.experts_found += sign * n.experts_found;
+    b->experts.experts_copied += sign * n.experts_copied;
+    b->experts.expert_bytes += sign * n.expert_bytes;
+}
+
 /* One step of all requests at `position`. */
 static qr_status step(struct bench *b, int64_t number, int32_t position, int32_t count, enum watch watch, qr_error *err)
 {
@@ -312,15 +324,19 @@ static qr_status step(struct bench *b, int64_t number, int32_t position, int32_t
     const int32_t batch = o->prefill ? 1 : o->batch;
     const bool tentative = !o->prefill && count > 1;
     const struct model_observer observer = {.user = b, .at = at_point};
+    /* where experts may lie in host memory other tokens each step, or those that they choose would all be on the device soon */
+    const int64_t first = o->model.expert_memory > 0 && !o->prefill ? number * batch * count : position % 7;
     for (int32_t i = 0; i < batch; i++)
         b->spans[i] = (struct batch_span){
             .request = (uint64_t)i + 1, .slot = i, .blocks = b->blocks + i * b->blocks_each,
             .block_count = (int32_t)b->blocks_each, .first_position = position, .count = count,
-            .tokens = b->tokens + (int64_t)i * count + position % 7, .logits_from = o->prefill ? count - 1 : 0, .final = true,
+            .tokens = b->tokens + (int64_t)i * count + first, .logits_from = o->prefill ? count - 1 : 0, .final = true,
             .drafts = tentative ? count - 1 : 0, .place = number == 0 && position > 0};
     const struct batch work = {.step = (uint64_t)number + 1, .count = batch, .spans = b->spans, .tentative = tentative};
     struct tally before[KINDS];
     memcpy(before, b->tally, sizeof before);
+    if (watch == UNWATCHED)
+        count_experts(b, -1);
     const double start = b->last = clock_seconds();
     const bool watched = watch == WATCHED_UNTIMED || watch == WATCHED;
     qr_status st = runner_step(b->model.runner, &work, watched ? &observer : NULL, err);
@@ -346,6 +362,7 @@ static qr_status step(struct bench *b, int64_t number, int32_t position, int32_t
     if (watch == UNWATCHED) {
         b->unwatched += spent;
         b->unwatched_steps++;
+        count_experts(b, 1);
     }
     return st;
 }
@@ -402,6 +419,15 @@ static qr_status print_figures_json(const struct bench *b, qr_error *err)
     json_w_member_number(w, "read_bytes_per_second", b->rate);
     json_w_member_number(w, "share_of_bound", bytes / b->rate / b->total);
     json_w_member_number(w, "seconds_unwatched", b->unwatched_steps ? b->unwatched / (double)b->unwatched_steps : 0.0);
+    if (b->model.bytes.host_experts > 0) {
+        const double each = b->unwatched_steps ? (double)b->unwatched_steps : 1.0;
+        json_w_member_uint(w, "experts_on_device", b->model.bytes.device_experts);
+        json_w_member_uint(w, "experts_on_host", b->model.bytes.host_experts);
+        json_w_member_uint(w, "seats", b->model.bytes.seats);
+        json_w_member_number(w, "experts_found", (double)b->experts.experts_found / each);
+        json_w_member_number(w, "experts_copied", (double)b->experts.experts_copied / each);
+        json_w_member_number(w, "expert_bytes_copied", (double)b->experts.expert_bytes / each);
+    }
     json_w_key(w, "parts");
     json_w_array(w);
     for (int k = 0; k < KINDS; k++) {
@@ -416,6 +442,19 @@ static qr_status print_figures_json(const struct bench *b, qr_error *err)
     json_w_end_array(w);
     json_w_end_object(w);
     return print_json(w, err);
+}
+
+/* Of the steps that nothing watched. */
+static void print_experts(const struct bench *b)
+{
+    const struct backend_counts *n = &b->experts;
+    const double steps = (double)b->unwatched_steps, needed = (double)(n->experts_found + n->experts_copied);
+    if (b->model.bytes.host_experts == 0 || b->unwatched_steps == 0 || needed == 0)
+        return;
+    printf("experts: %llu on the device, %llu in host memory, %llu seats; a step finds %.2f and copies %.2f, %.3f MB; %.2f %% found\n",
+           (unsigned long long)b->model.bytes.device_experts, (unsigned long long)b->model.bytes.host_experts,
+           (unsigned long long)b->model.bytes.seats, (double)n->experts_found / steps, (double)n->experts_copied / steps,
+           (double)n->expert_bytes / steps / 1e6, (double)n->experts_found / needed * 100);
 }
 
 static void print_figures(const struct bench *b)
@@ -446,6 +485,7 @@ static void print_figures(const struct bench *b)
         printf("%-30s %10.3f %12.3f %10.2f %8.3f\n", "all, nothing watching", each * 1e3, (double)bytes / steps / 1e6,
                (double)bytes / steps / each / 1e9, (double)bytes / steps / b->rate / each);
     }
+    print_experts(b);
     printf("%.1f rows/s; memory of this machine, same run: %.2f GB/s read\n", rows_run(b) / b->total, b->rate / 1e9);
 }
 

@@ -70,7 +70,7 @@ static qr_status check_workspace(const struct opened *o, const struct pool_layou
                    (long long)pool->bytes, (long long)workspace, limits->max_rows, (long long)available);
 }
 
-qr_status opened_plan(const struct opened *o, const struct model_options *m, const struct runner_options *steps,
+qr_status opened_plan(struct opened *o, const struct model_options *m, const struct runner_options *steps,
                       qr_error *err)
 {
     qr_engine_options engine = model_options_engine(m);
@@ -84,7 +84,7 @@ qr_status opened_plan(const struct opened *o, const struct model_options *m, con
     engine.max_model_len = steps->model.max_positions;
     engine.max_num_seqs = steps->model.max_requests;
     engine.max_num_batched_tokens = steps->model.max_rows;
-    return plan_before_loading(m, &engine, err);
+    return plan_made(m, &engine, &o->bytes, err);
 }
 
 /* ---- loading ---- */
@@ -99,6 +99,23 @@ static void run_as(const struct opened *o, const struct model_options *m)
         o->backend->run_as(o->backend, &mode);
 }
 
+/* A runner with its experts where the plan has them. */
+static qr_status open_runner(struct opened *o, const struct runner_options *steps, qr_error *err)
+{
+    struct expert_placement placement;
+    struct runner_options options = *steps;
+    if (o->bytes.host_experts == 0)
+        return runner_open(o->checkpoint, &o->plan, &o->geometry, o->backend, o->config.n_engram > 0 ? &o->map : NULL, steps,
+                           &o->runner, err);
+    TRY(placement_make(o->plan.layers, o->config.n_routed_experts, (int64_t)o->bytes.device_experts, (int32_t)o->bytes.seats,
+                       NULL, &placement, err));
+    options.model.placement = &placement;
+    const qr_status st = runner_open(o->checkpoint, &o->plan, &o->geometry, o->backend,
+                                     o->config.n_engram > 0 ? &o->map : NULL, &options, &o->runner, err);
+    placement_free(&placement);
+    return st;
+}
+
 qr_status opened_load(struct opened *o, const struct model_options *m, const struct runner_options *steps, qr_error *err)
 {
     const struct qr_log log = model_options_log(m);
@@ -110,8 +127,7 @@ qr_status opened_load(struct opened *o, const struct model_options *m, const str
     TRY(open_token_map(m->model, &o->config, &log, &o->map, err));
     TRY(backend_open(m->device, m->threads, &log, &o->backend, err));
     run_as(o, m);
-    return runner_open(o->checkpoint, &o->plan, &o->geometry, o->backend, o->config.n_engram > 0 ? &o->map : NULL, steps,
-                       &o->runner, err);
+    return open_runner(o, steps, err);
 }
 
 void opened_close(struct opened *o)

@@ -14,6 +14,7 @@ struct opened {
     struct token_map map;
     struct backend *backend;
     struct runner *runner;
+    qr_plan_bytes bytes; /* of opened_plan */
 };
 
 /* Config and plan as config.json and the options decide them: no shard is opened. */
@@ -25,7 +26,7 @@ qr_status opened_geometry(const struct model_options *m, bool drafts, struct ope
 /* Holds what `steps` asks for to the options and to the model, and says the byte plan (cli/plan.h). QR_BAD_REQUEST: a
  * request longer than --max-model-len or the model's positions; QR_REFUSED: a rule is broken, or pools and workspace do not
  * fit (E31, naming what would). */
-qr_status opened_plan(const struct opened *o, const struct model_options *m, const struct runner_options *steps,
+qr_status opened_plan(struct opened *o, const struct model_options *m, const struct runner_options *steps,
                       qr_error *err);
 
 /* Opens the folder, the device and a runner for those steps, behind all of the above. */

@@ -1,5 +1,7 @@
 /* label: release */
 /* What a device's weights are planned to take is what opening them prepares, to the byte. */
+#include <string.h>
+
 #include "support/support.h"
 
 #include "base/alloc.h"
@@ -16,6 +18,8 @@ struct weight {
 
 struct seen {
     int64_t matrices, largest, slabs, prepared, renewed, rests;
+    int64_t on_host, host_bytes; /* matrices that may stay in host memory */
+    struct expert_seating seating;
     struct backend host;
 };
 
@@ -26,6 +30,8 @@ static qr_status prepare(struct backend *b, const struct weight_spec *spec, stru
     seen->matrices += weight_spec_bytes(spec);
     seen->largest = weight_spec_bytes(spec) > seen->largest ? weight_spec_bytes(spec) : seen->largest;
     seen->prepared++;
+    seen->on_host += spec->on_host;
+    seen->host_bytes += spec->on_host ? weight_spec_bytes(spec) : 0;
     *out = qr_calloc(1, sizeof **out);
     assert_non_null(*out);
     return QR_OK;
@@ -56,6 +62,16 @@ static qr_status slab(struct backend *b, int64_t bytes, void **out, qr_error *er
     return seen->host.allocate(&seen->host, bytes, out, err);
 }
 
+static qr_status seat(struct backend *b, const struct expert_seating *wanted, qr_error *err)
+{
+    struct seen *seen = b->self;
+    (void)err;
+    assert_int_equal(seen->seating.seats, 0); /* once */
+    assert_int_equal(seen->prepared, 0);      /* and before any weight */
+    seen->seating = *wanted;
+    return QR_OK;
+}
+
 static struct backend counting_backend(struct seen *seen)
 {
     *seen = (struct seen){.host = host_backend()};
@@ -66,6 +82,7 @@ static struct backend counting_backend(struct seen *seen)
     b.release_weight = drop;
     b.rest_weights = rest;
     b.renew_weight = renew;
+    b.seat_experts = seat;
     return b;
 }
 
@@ -152,11 +169,49 @@ static void behind_a_rest_every_tensor_is_laid_out_once_more(void **state)
     }
 }
 
+/* Of the backbone those that the placement says, w1, w2 and w3 of each, and none of a drafter or shared. */
+static void placed_experts_may_stay_in_host_memory(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct checkpoint *ck;
+        struct model_plan plan;
+        struct expert_placement placement;
+        struct weight_bytes planned;
+        struct weights w;
+        struct seen seen;
+        qr_error err = {0};
+        open_plan(models[i], QR_PROFILE_REFERENCE, &ck, &plan);
+        struct backend b = counting_backend(&seen);
+        const int32_t experts = plan.config.n_routed_experts;
+        must(weight_bytes_count(&plan, ck, true, weight_spec_bytes, weight_spec_bytes, &planned, &err), &err);
+        assert_int_equal(planned.experts, planned.expert * plan.layers * experts);
+        must(placement_make(plan.layers, experts, 5, 2, NULL, &placement, &err), &err);
+        must(weights_open_placed(ck, &plan, WEIGHTS_BACKBONE | WEIGHTS_DRAFTER, &b, &placement, NULL, &w, &err), &err);
+        assert_int_equal(placement.on_host, plan.layers * experts - 5);
+        assert_int_equal(seen.on_host, 3 * placement.on_host);
+        assert_int_equal(seen.host_bytes, placement.on_host * planned.expert);
+        assert_int_equal(seen.seating.on_host, placement.on_host);
+        assert_int_equal(seen.seating.seats, 2);
+        int64_t each = 0;
+        for (int kind = 0; kind < 3; kind++)
+            each += weight_spec_bytes(&seen.seating.shape[kind]);
+        assert_int_equal(each, planned.expert);
+        weights_close(&w);
+        b.seat_experts = NULL;
+        assert_int_equal(weights_open_placed(ck, &plan, WEIGHTS_BACKBONE, &b, &placement, NULL, &w, &err), QR_UNSUPPORTED);
+        assert_non_null(strstr(err.message, "experts in host memory"));
+        placement_free(&placement);
+        checkpoint_close(ck);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_planned_is_what_is_prepared),
         cmocka_unit_test(behind_a_rest_every_tensor_is_laid_out_once_more),
+        cmocka_unit_test(placed_experts_may_stay_in_host_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,14 +41,18 @@ struct weight {
     void *memory;
     int64_t bytes;
     uint64_t laid; /* the rest count when it was laid out: it is what a renewal may not do twice */
+    bool on_host;  /* its memory is the host's, pinned */
 };
 
-/* The weights of one layer's experts. */
+/* The weights of one layer's experts, and behind them those of the seats (seats.h). on_host: they lie in host memory, from
+ * where they are copied into a seat before a product reads them. */
 struct expert_view {
     struct weight_view w1, w2, w3;
+    bool on_host;
 };
 struct expert_table {
     int32_t experts; /* 0: empty */
+    int32_t on_host; /* experts */
     uint64_t stamp;  /* of its last use */
     const struct weight **w1, **w2, **w3;
     struct expert_view *host, *device;
@@ -60,6 +64,7 @@ enum trouble { TROUBLE_NONE, TROUBLE_TOKEN, TROUBLE_EXPERT, TROUBLE_UNPREPARED, 
 enum { TROUBLE_BITS = 8 };
 
 struct recorder;
+struct seats;
 
 struct buffer_record {
     void *at;
@@ -95,6 +100,7 @@ struct cuda_backend {
     struct expert_view *device_tables, *views; /* [EXPERT_TABLES][MOST_EXPERTS] */
     const struct weight **handles;
     uint64_t uses;
+    struct seats *seats; /* NULL: every expert lies on the device */
 };
 
 static inline struct cuda_backend *cuda_of(struct backend *b) { return (struct cuda_backend *)b; }
@@ -136,6 +142,11 @@ const struct expert_table *cuda_expert_table(struct cuda_backend *cuda, int32_t 
                                              qr_error *err);
 
 void cuda_expert_forget(struct cuda_backend *cuda, const struct weight *w);
+/* The number of a table of the backend. */
+static inline int32_t cuda_table_number(const struct cuda_backend *cuda, const struct expert_table *t)
+{
+    return (int32_t)(t - cuda->tables);
+}
 
 /* Whether it reads its rows by way of scratch, which then is its own while it runs. */
 bool cuda_linear_takes_scratch(const struct op_linear *op);

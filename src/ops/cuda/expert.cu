@@ -4,17 +4,14 @@
 
 enum { THREADS = 256 };
 
-static __device__ int64_t row_of(const struct expert_work &w, int32_t i)
-{
-    return w.rows.index ? fresh(w.rows.index + i) : i + w.offset;
-}
-
-/* The expert of a place; -1 when there is none. */
-static __device__ int32_t expert_at(const struct op_expert &op, const struct expert_view *experts, int64_t place,
-                                    int32_t *trouble)
+/* The view of a place's expert; -1 when there is none, or none in this round. */
+static __device__ int32_t expert_at(const struct op_expert &op, const struct expert_view *experts,
+                                    const struct seating &seating, int64_t place, int32_t *trouble)
 {
     int32_t e = op.idx ? fresh(op.idx + place) : 0;
     bool known = e >= 0 && e < op.experts;
+    if (known && seating.books && (e = fresh(seating.books->turn + e)) < 0)
+        return -1;
     if (known && experts[e].w1.values && experts[e].w2.values && experts[e].w3.values)
         return e;
     report_trouble(trouble, known ? TROUBLE_UNPREPARED : TROUBLE_EXPERT, e);
@@ -23,28 +20,7 @@ static __device__ int32_t expert_at(const struct op_expert &op, const struct exp
 
 static __device__ int32_t expert_of(const struct expert_work &w, int64_t place)
 {
-    return expert_at(w.op, w.experts, place, w.trouble);
-}
-
-/* Sums over the threads before this one, for two numbers packed into one; the total in *all. */
-static __device__ unsigned long long sum_before(unsigned long long x, unsigned long long *all)
-{
-    __shared__ unsigned long long warp_total[WARP];
-    unsigned long long sum = x;
-    for (int o = 1; o < WARP; o *= 2) {
-        unsigned long long other = __shfl_up_sync(ALL_LANES, sum, o);
-        sum += lane_of() >= o ? other : 0;
-    }
-    if (lane_of() == WARP - 1)
-        warp_total[warp_of()] = sum;
-    __syncthreads();
-    unsigned long long before = 0, total = 0;
-    for (int w = 0; w < warps_of(); w++) {
-        before += w < warp_of() ? warp_total[w] : 0;
-        total += warp_total[w];
-    }
-    *all = total;
-    return before + sum - x;
+    return expert_at(w.op, w.experts, w.seating, place, w.trouble);
 }
 
 enum { SORT_THREADS = MOST_EXPERTS };
@@ -274,7 +250,8 @@ static __global__ void quantize_h(struct expert_work w)
         w.quantized[blockIdx.x * w.h_width + order_of(w, c)] = 0;
 }
 
-/* Places were sorted before the kernel in front of this one began: its weights are known from the start. */
+/* Places were sorted before the kernel in front of this one began: its weights are known from the start. Those in seats may
+ * have changed since a multiprocessor's own cache saw them: they are waited for. */
 template <int TOKENS> struct down_work {
     enum { WEIGHTS_FIRST = 1, CODE_ORDER = 1 };
     const struct expert_work &w;
@@ -313,6 +290,21 @@ template <int TOKENS> struct down_work {
     }
 };
 
+/* Whether a block of threads may ask for weights in a seat before it waits: for those of its first units, as far as its ring
+ * goes. */
+template <int FORMAT, int TOKENS> static __device__ bool begins_in_seat(const struct down_work<TOKENS> &work)
+{
+    const struct expert_work &w = work.w;
+    if (!w.seating.books || fresh(&w.seating.books->seated) == 0)
+        return false;
+    const int together = FORMAT == WEIGHT_FP8 ? w.down.tile / BLOCK_COLUMNS : 1;
+    const int each = w.down.k / BLOCK_COLUMNS / together / SPLITS * together; /* a warp has as many blocks of a unit or more */
+    if (!w.few || each < blocks<FORMAT>::STAGES - 1)
+        return true;
+    const int unit = blockIdx.x;
+    return unit < work.units() && work.v.item_of(unit / work.tiles()).expert >= w.op.experts;
+}
+
 /* Q8: one expert for every row. */
 template <int FORMAT, int TOKENS, bool LARGE, bool Q8>
 static __global__ void __launch_bounds__(PRODUCT_THREADS, (product_residents<TOKENS, 2, FORMAT>()))
@@ -333,7 +325,10 @@ static __global__ void __launch_bounds__(PRODUCT_THREADS, (product_residents<TOK
     __shared__ struct few_places few;
     if (w.few)
         sort_few(w, few);
-    stream_tiles<FORMAT, 1, TOKENS, LARGE, false>(down_work<TOKENS>{w, {w, &few}});
+    const down_work<TOKENS> work = {w, {w, &few}};
+    if (begins_in_seat<FORMAT>(work))
+        await_earlier();
+    stream_tiles<FORMAT, 1, TOKENS, LARGE, false>(work);
 }
 
 static unsigned blocks_for(struct backend *b, const struct expert_work *w, int columns, int residents)
@@ -456,11 +451,10 @@ static bool is_wide(struct backend *b, const struct expert_work *w, int64_t each
            w->inner % STAGE_COLUMNS == 0 && !w->up.large_scales && !w->down.large_scales && !w->widened;
 }
 
-static qr_status run_band(struct backend *b, struct expert_work *w, enum weight_format up, enum weight_format down,
-                          qr_error *err)
+/* How a band of rows is computed; few rows are brought to bf16. */
+static qr_status begin_band(struct backend *b, struct expert_work *w, enum weight_format up, qr_error *err)
 {
     int64_t each;
-    w->places = w->rows.count * w->routes;
     each = w->places / w->op.experts;
     w->item_size = (each > 3 * TILE_TOKENS ? 4 : each > TILE_TOKENS ? 2 : 1) * TILE_TOKENS;
     bool fits = product_shared<4, 2, WEIGHT_FP8>() <= cuda_of(b)->most_shared;
@@ -481,8 +475,15 @@ static qr_status run_band(struct backend *b, struct expert_work *w, enum weight_
     w->few = !w->wide && !w->direct && is_few(&w->op);
     if (w->few && !w->widened)
         LAUNCH("expert", widen_kernel, w->rows.count, SORT_THREADS, 0, *w);
-    else if (!w->direct && !w->few)
-        LAUNCH("expert", begin_kernel, w->rows.count + 1, SORT_THREADS, 0, *w);
+    return QR_OK;
+}
+
+static qr_status run_round(struct backend *b, struct expert_work *w, enum weight_format up, enum weight_format down,
+                           qr_error *err)
+{
+    TRY(expert_fetch(b, w, err));
+    if (!w->direct && !w->few) /* rows are brought to bf16 once */
+        LAUNCH("expert", begin_kernel, w->seating.nth == 0 ? w->rows.count + 1 : 1, SORT_THREADS, 0, *w);
     qr_status st = w->wide            ? expert_wide_up(b, w, up, err)
                    : up == WEIGHT_FP8 ? choose_up<WEIGHT_FP8>(b, w, err)
                                       : choose_up<WEIGHT_FP4>(b, w, err);
@@ -495,8 +496,20 @@ static qr_status run_band(struct backend *b, struct expert_work *w, enum weight_
                                 : choose_down<WEIGHT_FP4>(b, w, err);
 }
 
+static qr_status run_band(struct backend *b, struct expert_work *w, const struct expert_table *table, enum weight_format up,
+                          enum weight_format down, qr_error *err)
+{
+    int32_t rounds;
+    w->places = w->rows.count * w->routes;
+    w->seating = seating_of(cuda_of(b), &w->op, table, w->places, &rounds);
+    TRY(begin_band(b, w, up, err));
+    for (; w->seating.nth < rounds; w->seating.nth++)
+        TRY(run_round(b, w, up, down, err));
+    return QR_OK;
+}
+
 static qr_status matrix_expert(struct backend *b, const struct op_expert *op, struct expert_work *w,
-                               const struct weight *w1, const struct weight *w2, qr_error *err)
+                               const struct expert_table *table, const struct weight *w1, const struct weight *w2, qr_error *err)
 {
     enum weight_format up = w1->spec.format, down = w2->spec.format;
     w->x_width = row_width(w1);
@@ -517,7 +530,7 @@ static qr_status matrix_expert(struct backend *b, const struct op_expert *op, st
         w->rows.count = (int32_t)count;
         w->offset = (int32_t)first;
         place_work(w, count, aside ? cuda_of(b)->side : cuda_of(b)->scratch);
-        qr_status st = run_band(b, w, up, down, err);
+        qr_status st = run_band(b, w, table, up, down, err);
         if (st != QR_OK)
             return st;
     }
@@ -535,6 +548,7 @@ struct int8_work {
     int8_t *codes; /* [places][inner] */
     float *scales; /* [places] */
     int32_t *trouble;
+    struct seating seating;
 };
 
 static __device__ float int8_dot(const int8_t *x, const struct weight_view &w, int64_t n, float scale)
@@ -545,7 +559,7 @@ static __device__ float int8_dot(const int8_t *x, const struct weight_view &w, i
 static __device__ int64_t int8_place(const struct int8_work &w, int64_t i, int32_t *expert)
 {
     int64_t place = (row_at(w.rows, i / w.routes) + (w.rows.index ? 0 : w.offset)) * w.routes + i % w.routes;
-    *expert = expert_at(w.op, w.experts, place, w.trouble);
+    *expert = expert_at(w.op, w.experts, w.seating, place, w.trouble);
     return place;
 }
 
@@ -587,8 +601,21 @@ static __global__ void int8_down(struct int8_work w)
         ((uint16_t *)w.op.out)[place * w.hidden + n] = bf16_bits(y);
 }
 
-static qr_status int8_expert(struct backend *b, const struct op_expert *op, const struct expert_work *shape,
-                             qr_error *err)
+static qr_status int8_round(struct backend *b, const struct int8_work *int8, struct expert_work *shape, unsigned places,
+                            qr_error *err)
+{
+    const int32_t warps = THREADS / WARP;
+    struct int8_work w = *int8;
+    w.seating = shape->seating;
+    TRY(expert_fetch(b, shape, err));
+    LAUNCH("expert", int8_up, dim3((w.inner + warps - 1) / warps, places), THREADS, 0, w);
+    LAUNCH("expert", int8_quantize, places, THREADS, 0, w);
+    LAUNCH("expert", int8_down, dim3((w.hidden + warps - 1) / warps, places), THREADS, 0, w);
+    return QR_OK;
+}
+
+static qr_status int8_expert(struct backend *b, const struct op_expert *op, struct expert_work *shape,
+                             const struct expert_table *table, qr_error *err)
 {
     struct int8_work w = {.op = *op,
                           .experts = shape->experts,
@@ -596,8 +623,8 @@ static qr_status int8_expert(struct backend *b, const struct op_expert *op, cons
                           .hidden = shape->hidden,
                           .inner = shape->inner,
                           .trouble = shape->trouble};
-    const int32_t warps = THREADS / WARP;
     const bool aside = cuda_expert_is_aside(op);
+    int32_t rounds;
     int64_t most = ((aside ? (int64_t)SIDE_BYTES : (int64_t)SCRATCH_BYTES) - 4096) / (w.routes * (5 * (int64_t)w.inner + 4));
     for (int64_t first = 0; first < op->rows.count; first += most) {
         int64_t count = op->rows.count - first < most ? op->rows.count - first : most, places = count * w.routes;
@@ -608,9 +635,12 @@ static qr_status int8_expert(struct backend *b, const struct op_expert *op, cons
         w.h = (float *)carve(&at, places * w.inner * 4);
         w.scales = (float *)carve(&at, places * 4);
         w.codes = (int8_t *)carve(&at, places * w.inner);
-        LAUNCH("expert", int8_up, dim3((w.inner + warps - 1) / warps, (unsigned)places), THREADS, 0, w);
-        LAUNCH("expert", int8_quantize, (unsigned)places, THREADS, 0, w);
-        LAUNCH("expert", int8_down, dim3((w.hidden + warps - 1) / warps, (unsigned)places), THREADS, 0, w);
+        shape->rows = w.rows;
+        shape->offset = w.offset;
+        shape->places = (int32_t)places;
+        for (shape->seating = seating_of(cuda_of(b), op, table, places, &rounds); shape->seating.nth < rounds;
+             shape->seating.nth++)
+            TRY(int8_round(b, &w, shape, (unsigned)places, err));
     }
     return QR_OK;
 }
@@ -670,7 +700,8 @@ static qr_status run_expert(struct backend *b, const struct op_expert *op, bool 
     if (!op->w8a8 && (w.inner % op->x.block || op->x.cols % op->x.block))
         return qr_fail(err, QR_BAD_ARGUMENT, "expert: blocks of %d do not divide %d and %d columns", op->x.block,
                        op->x.cols, w.inner);
-    return op->w8a8 ? int8_expert(b, op, &w, err) : matrix_expert(b, op, &w, op->w1[model], op->w2[model], err);
+    return op->w8a8 ? int8_expert(b, op, &w, table, err)
+                    : matrix_expert(b, op, &w, table, op->w1[model], op->w2[model], err);
 }
 
 qr_status cuda_expert(struct backend *b, const struct op_expert *op, qr_error *err)

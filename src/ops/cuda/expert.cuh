@@ -2,6 +2,7 @@
 #ifndef QR_OPS_CUDA_EXPERT_CUH
 #define QR_OPS_CUDA_EXPERT_CUH
 
+#include "ops/cuda/seats.h"
 #include "ops/cuda/wide.cuh"
 
 /* One row on its way through one expert: `row` counts the rows of the list, `place` those of idx, weight and out. */
@@ -33,7 +34,35 @@ struct expert_work {
     struct visit *visits;
     struct item *items;
     int32_t *item_count, *trouble;
+    struct seating seating;
 };
+
+static __device__ inline int64_t row_of(const struct expert_work &w, int32_t i)
+{
+    return w.rows.index ? fresh(w.rows.index + i) : i + w.offset;
+}
+
+/* Sums over the threads before this one, for two numbers packed into one; the total in *all. The block synchronizes before
+ * the next. */
+static __device__ inline unsigned long long sum_before(unsigned long long x, unsigned long long *all)
+{
+    __shared__ unsigned long long warp_total[WARP];
+    unsigned long long sum = x;
+    for (int o = 1; o < WARP; o *= 2) {
+        unsigned long long other = __shfl_up_sync(ALL_LANES, sum, o);
+        sum += lane_of() >= o ? other : 0;
+    }
+    if (lane_of() == WARP - 1)
+        warp_total[warp_of()] = sum;
+    __syncthreads();
+    unsigned long long before = 0, total = 0;
+    for (int w = 0; w < warps_of(); w++) {
+        before += w < warp_of() ? warp_total[w] : 0;
+        total += warp_total[w];
+    }
+    *all = total;
+    return before + sum - x;
+}
 
 /* The order in which products take columns (product.cuh, wide.cuh): where column c stands in a row of x or of quantized
  * h. */
@@ -77,6 +106,13 @@ static __device__ inline void keep_h(const struct expert_work &w, int64_t visit,
         w.h[visit * w.inner + column] = bf16_bits(h);
     }
 }
+
+/* What the kernels of `places` places need of experts in host memory; *rounds: in how many rounds they are computed, seats
+ * being fewer than experts. */
+struct seating seating_of(const struct cuda_backend *cuda, const struct op_expert *op, const struct expert_table *table,
+                          int64_t places, int32_t *rounds);
+/* Seats the experts of w's places that belong to its round, before they are multiplied; counts visits in the first. */
+qr_status expert_fetch(struct backend *b, const struct expert_work *w, qr_error *err);
 
 /* The two products of work that is wide. */
 qr_status expert_wide_up(struct backend *b, const struct expert_work *w, enum weight_format format, qr_error *err);

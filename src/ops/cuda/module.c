@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/record.h"
+#include "ops/cuda/seats.h"
 #include "ops/limits.h"
 
 qr_status cuda_check(cudaError_t status, const char *what, qr_error *err)
@@ -177,6 +178,12 @@ static void count(const struct backend *b, struct backend_counts *out)
     out->bytes = cuda->held;
     out->most_bytes = cuda->most_held;
     out->weights_laid = cuda->weights_laid;
+    if (cuda->seats) {
+        const volatile struct seat_counts *counts = cuda->seats->counts;
+        out->experts_found = (int64_t)counts->found;
+        out->experts_copied = (int64_t)counts->copied;
+        out->expert_bytes = (int64_t)counts->bytes;
+    }
 }
 
 static qr_status move(struct backend *b, void *to, const void *from, int64_t bytes, enum cudaMemcpyKind kind,
@@ -250,16 +257,23 @@ static qr_status fill_table(struct cuda_backend *cuda, struct expert_table *t, i
         TRY(record_flush(cuda, err));
         record_forget(cuda);
     }
+    if (cuda->seats)
+        TRY(seats_clear(cuda, err));
     t->experts = 0;
     memcpy(t->w1, w1, bytes);
     memcpy(t->w2, w2, bytes);
     memcpy(t->w3, w3, bytes);
     for (int32_t e = 0; e < experts; e++)
-        t->host[e] = (struct expert_view){view_of(w1[e]), view_of(w2[e]), view_of(w3[e])};
-    TRY(move(&cuda->base, t->device, t->host, experts * (int64_t)sizeof *t->host, cudaMemcpyHostToDevice, "experts",
-             err));
+        t->host[e] = (struct expert_view){.w1 = view_of(w1[e]), .w2 = view_of(w2[e]), .w3 = view_of(w3[e])};
     t->experts = experts;
-    return QR_OK;
+    t->on_host = 0;
+    qr_status st = cuda->seats ? seats_fill(cuda, t, err) : QR_OK;
+    const int32_t views = experts + (t->on_host > 0 ? cuda->seats->count : 0);
+    if (st == QR_OK)
+        st = move(&cuda->base, t->device, t->host, views * (int64_t)sizeof *t->host, cudaMemcpyHostToDevice, "experts", err);
+    if (st != QR_OK)
+        t->experts = 0;
+    return st;
 }
 
 const struct expert_table *cuda_expert_table(struct cuda_backend *cuda, int32_t experts, const struct weight *const *w1,
@@ -332,6 +346,8 @@ static void cuda_close(struct backend *b)
         memory_release(b, cuda->device_tables);
         memory_release(b, cuda->trouble);
         memory_release(b, cuda->arrived);
+        (void)cudaStreamSynchronize(cuda->stream);
+        seats_close(cuda);
         (void)cudaStreamSynchronize(cuda->stream);
         (void)cudaStreamDestroy(cuda->stream);
     }
@@ -428,6 +444,8 @@ static void install(struct backend *b)
     b->renew_weight = cuda_renew_weight;
     b->count = count;
     b->run_as = run_as;
+    b->seat_experts = seats_open;
+    b->expert_uses = seats_uses;
     record_install(b);
 }
 
@@ -482,6 +500,9 @@ static qr_status module_memory(int ordinal, struct device_memory *out, qr_error 
                                   .staging = STAGING_BYTES,
                                   .graphs = record_graph_bytes(),
                                   .weight_chunk = ARENA_CHUNK,
+                                  .expert_books = sizeof(struct seat_books),
+                                  .expert_views = MOST_EXPERTS,
+                                  .most_seats = MOST_SEATS,
                                   .weight_bytes = cuda_weight_bytes,
                                   .staged_bytes = cuda_staged_bytes};
     return QR_OK;

@@ -5,6 +5,7 @@
 #include "number/e8m0.h"
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/record.h"
+#include "ops/cuda/seats.h"
 #include "ops/weight_spec.h"
 
 /* Rows start on pieces that four lanes read at once, 16 bytes each. */
@@ -99,11 +100,12 @@ static int64_t pitch_of(const struct weight_spec *s) { return (row_bytes(s) + PI
 
 static bool is_packed(const struct weight_spec *s) { return s->format != WEIGHT_F32 && s->format != WEIGHT_INT8; }
 
+static int64_t up_to_alignment(int64_t bytes) { return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT; }
+
 int64_t cuda_weight_bytes(const struct weight_spec *s)
 {
     int64_t tile, rows, cols;
-    const int64_t bytes = is_packed(s) ? cuda_packed_bytes(s, &tile) : pitch_of(s) * s->n + scale_bytes(s, &rows, &cols);
-    return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
+    return up_to_alignment(is_packed(s) ? cuda_packed_bytes(s, &tile) : pitch_of(s) * s->n + scale_bytes(s, &rows, &cols));
 }
 
 /* Rows of a weight that are laid out at once: BF16 is staged in bands of whole tiles. */
@@ -139,6 +141,23 @@ static qr_status send_rows(struct cuda_backend *cuda, struct weight *w, int64_t 
     return cuda_check(status, s->name, err);
 }
 
+/* The same into host memory. */
+static void keep_rows(struct weight *w, int64_t scales)
+{
+    const struct weight_spec *s = &w->spec;
+    const int64_t bytes = row_bytes(s), pitch = pitch_of(s);
+    uint8_t *at = w->memory;
+    for (int64_t row = 0; row < s->n; row++) {
+        memcpy(at + row * pitch, (const uint8_t *)s->values + row * bytes, (size_t)bytes);
+        memset(at + row * pitch + bytes, 0, (size_t)(pitch - bytes));
+    }
+    if (scales)
+        memcpy(at + pitch * s->n, s->scales, (size_t)scales);
+    w->view.values = at;
+    w->view.scales = at + pitch * s->n;
+    w->view.pitch = pitch;
+}
+
 /* Room for `bytes` of a weight as the file has it. */
 static qr_status make_staging(struct cuda_backend *cuda, int64_t bytes, qr_error *err)
 {
@@ -170,14 +189,27 @@ static qr_status send_band(struct cuda_backend *cuda, const struct weight *w, in
     return cuda_pack(b, &band, cuda->staging, cuda->staging + bytes, (uint8_t *)w->memory + first / 32 * w->view.pitch, err);
 }
 
+/* The device lays out what the host keeps, too. */
+static qr_status send_to_host(struct cuda_backend *cuda, struct weight *w, int64_t scales, qr_error *err)
+{
+    struct backend *b = &cuda->base;
+    const int64_t bytes = row_bytes(&w->spec) * w->spec.n, laid = up_to_alignment(bytes + scales);
+    TRY(make_staging(cuda, laid + w->bytes, err));
+    TRY(b->upload(b, cuda->staging, w->spec.values, bytes, err));
+    if (scales)
+        TRY(b->upload(b, cuda->staging + bytes, w->spec.scales, scales, err));
+    TRY(cuda_pack(b, w, cuda->staging, cuda->staging + bytes, cuda->staging + laid, err));
+    return b->download(b, w->memory, cuda->staging + laid, w->bytes, err);
+}
+
 static qr_status send_packed(struct cuda_backend *cuda, struct weight *w, int64_t scales, qr_error *err)
 {
     const struct weight_spec *s = &w->spec;
     const int32_t rows = band_rows(s);
     (void)cuda_packed_bytes(s, &w->view.pitch);
     w->view.scale_cols = (s->k + 31) / 32;
-    TRY(make_staging(cuda, cuda_staged_bytes(s), err));
-    for (int32_t first = 0; first < s->n; first += rows)
+    TRY(w->on_host ? send_to_host(cuda, w, scales, err) : make_staging(cuda, cuda_staged_bytes(s), err));
+    for (int32_t first = 0; !w->on_host && first < s->n; first += rows)
         TRY(send_band(cuda, w, first, s->n - first < rows ? s->n - first : rows, scales, err));
     w->view.values = w->memory;
     w->view.scales = w->view.values + (s->n + 31) / 32 * w->view.pitch;
@@ -187,7 +219,13 @@ static qr_status send_packed(struct cuda_backend *cuda, struct weight *w, int64_
 
 static qr_status send(struct cuda_backend *cuda, struct weight *w, int64_t scales, qr_error *err)
 {
-    qr_status st = is_packed(&w->spec) ? send_packed(cuda, w, scales, err) : send_rows(cuda, w, scales, err);
+    qr_status st = QR_OK;
+    if (is_packed(&w->spec))
+        st = send_packed(cuda, w, scales, err);
+    else if (w->on_host)
+        keep_rows(w, scales);
+    else
+        st = send_rows(cuda, w, scales, err);
     if (st != QR_OK)
         return qr_fail_in(err, st, "weight %s", w->spec.name);
     w->laid = cuda->rests;
@@ -207,11 +245,12 @@ static qr_status check_values(const struct weight_spec *spec, int64_t *scales, i
     return check_codes(spec, err);
 }
 
-/* Memory of the weights' range. */
+/* Memory of the weights' range, or of the host. */
 static qr_status take_memory(struct cuda_backend *cuda, struct weight *w, qr_error *err)
 {
     const int64_t bytes = cuda_weight_bytes(&w->spec);
-    const qr_status st = cuda_take(cuda, cuda->weights, bytes, &w->memory, err);
+    const qr_status st = w->on_host ? seats_take(cuda, bytes, &w->memory, err)
+                                    : cuda_take(cuda, cuda->weights, bytes, &w->memory, err);
     if (st != QR_OK)
         return qr_fail_in(err, st, "weight %s", w->spec.name);
     w->bytes = bytes;
@@ -237,6 +276,7 @@ qr_status cuda_prepare_weight(struct backend *b, const struct weight_spec *spec,
     w->view.tile = spec->format == WEIGHT_FP8 ? spec->tile : 32;
     w->view.scale_cols = cols;
     w->view.large_scales = large;
+    w->on_host = spec->on_host && cuda_of(b)->seats;
     qr_status st = take_memory(cuda_of(b), w, err);
     if (st == QR_OK)
         st = send(cuda_of(b), w, scales, err);
@@ -255,8 +295,12 @@ void cuda_release_weight(struct backend *b, struct weight *w)
     (void)record_flush(cuda_of(b), NULL);
     record_forget(cuda_of(b));
     cuda_expert_forget(cuda_of(b), w);
-    if (w->bytes)
+    if (w->bytes && w->on_host) {
+        (void)seats_clear(cuda_of(b), NULL); /* another may get its place */
+        seats_give(cuda_of(b));
+    } else if (w->bytes) {
         arena_give(cuda_of(b)->weights, w->memory, w->bytes);
+    }
     qr_free(w);
 }
 
@@ -266,6 +310,8 @@ void cuda_rest_weights(struct backend *b)
 {
     struct cuda_backend *cuda = cuda_of(b);
     cuda_rest(cuda, cuda->weights);
+    if (cuda->seats)
+        (void)seats_clear(cuda, NULL);
     cuda->rests++;
 }
 
