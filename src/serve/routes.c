@@ -1,6 +1,7 @@
 #include "serve/routes.h"
 
 #include <string.h>
+#include <strings.h>
 
 #include "serve/api.h"
 #include "serve/job.h"
@@ -31,6 +32,20 @@ size_t route_count(void) { return ROUTES; }
 size_t route_number(const struct route *route) { return (size_t)(route - routes); }
 const struct route *route_at(size_t number) { return &routes[number]; }
 
+/* A request may name its host before the path, as clients of proxies do (RFC 9112, 3.2.2). */
+static const char *behind_host(const char *target)
+{
+    static const char *const schemes[] = {"http://", "https://"};
+    for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++) {
+        const size_t length = strlen(schemes[i]);
+        if (strncasecmp(target, schemes[i], length) != 0)
+            continue;
+        const char *path = strchr(target + length, '/');
+        return path ? path : "/";
+    }
+    return target;
+}
+
 static const char *behind_prefix(const char *path)
 {
     static const char *const prefixes[] = {"/anthropic/v1", "/anthropic", "/beta", "/v1"};
@@ -58,7 +73,7 @@ static bool same_path(const char *path, const char *wanted, const char **rest)
 
 const struct route *route_find(const char *method, const char *path, const char **rest, bool *known, const char **other)
 {
-    path = behind_prefix(path);
+    path = behind_prefix(behind_host(path));
     *known = false;
     for (size_t i = 0; i < ROUTES; i++) {
         const struct route *r = &routes[i];

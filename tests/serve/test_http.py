@@ -55,6 +55,8 @@ def transport(s):
     for path in (b"/health%00", b"/health%00x", b"/v1/models/tiny-v41%00zz?a=b"):
         got = s.raw(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         f.expect(path, got.startswith(b"HTTP/1.1 400") and b"%00" in got and got.endswith(b"}\n"), got)
+    got = s.raw(b"GET http://x:80/v1/models/tiny-v41 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    f.expect("a request with its host", got.startswith(b"HTTP/1.1 200"), got)
     f.expect("a NUL in a query", s.ask("GET", "/health?a=%00")[0] == 200, "")
     body = s.ask("GET", "/%fe%61%ff")[2]
     f.expect("a path that is no text", body["error"]["message"] == "there is no /?a? here", body)
