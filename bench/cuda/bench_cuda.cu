@@ -1,4 +1,4 @@
-/* What the CUDA backend's streaming operators reach beside the memory they read: products of FP8 and FP4 weights at the
+/* What the CUDA backend's streaming operators reach beside the memory they read: products of FP8, FP4 and INT8 weights at the
  * released widths, experts, attention. The bound is read in the same run. Arguments name the parts to run (linear, expert,
  * attend, or a word of a line's name); none: all.
  */
@@ -138,6 +138,25 @@ static struct activation q8_rows(int32_t rows, int32_t cols, int32_t block)
     return a;
 }
 
+static float *factors_of(int64_t n)
+{
+    float *f = (float *)malloc((size_t)n * 4);
+    for (int64_t i = 0; i < n; i++)
+        f[i] = 1e-3f * (float)(1 + roll() % 16);
+    return f;
+}
+
+/* block: columns of a scale. */
+static struct activation int8_rows(int32_t rows, int32_t cols, int32_t block)
+{
+    uint8_t *codes = bytes_of((int64_t)rows * cols, false);
+    float *scales = factors_of((int64_t)rows * cols / block);
+    struct activation a = {ACT_I8, cols, block, device(codes, (int64_t)rows * cols),
+                           device(scales, (int64_t)rows * cols / block * 4)};
+    free(codes), free(scales);
+    return a;
+}
+
 static struct activation plain_rows(int32_t rows, int32_t cols)
 {
     struct activation a = {ACT_BF16, cols, 0, device(NULL, (int64_t)rows * cols * 2), NULL};
@@ -192,16 +211,17 @@ static bool wanted(const char *part, const char *name)
 
 /* ---- products ---- */
 
+/* INT8 rows have a scale for each of `splits` ranges of K. */
 static void bench_linear(const char *name, enum weight_format format, int32_t n, int32_t k, int32_t splits)
 {
     if (!wanted("linear", name))
         return;
-    const bool fp4 = format == WEIGHT_FP4, fp8 = format == WEIGHT_FP8;
+    const bool fp4 = format == WEIGHT_FP4, fp8 = format == WEIGHT_FP8, int8 = format == WEIGHT_INT8;
     int64_t values = (int64_t)n * k / (fp4 ? 2 : 1) * (format == WEIGHT_BF16 ? 2 : 1);
-    int64_t scales = fp4 ? (int64_t)n * k / 32 : fp8 ? (int64_t)(n / 32) * (k / 32) : 0;
+    int64_t scales = fp4 ? (int64_t)n * k / 32 : fp8 ? (int64_t)(n / 32) * (k / 32) : int8 ? 4 * (int64_t)n : 0;
     int copies = (int)(((int64_t)3 << 30) / values);
     copies = copies < 2 ? 2 : copies > MOST_CALLS ? MOST_CALLS : copies;
-    uint8_t *codes = bytes_of(values, fp8), *factors = scales_of(scales + 1);
+    uint8_t *codes = bytes_of(values, fp8), *factors = int8 ? (uint8_t *)factors_of(n) : scales_of(scales + 1);
     if (format == WEIGHT_BF16)
         for (int64_t i = 1; i < values; i += 2)
             codes[i] = (uint8_t)(0x3C | (codes[i] & 0x80));
@@ -209,7 +229,9 @@ static void bench_linear(const char *name, enum weight_format format, int32_t n,
     for (int i = 0; i < copies; i++)
         w[i] = weight_of(format, n, k, splits, codes, factors);
     free(codes), free(factors);
-    struct activation in = format == WEIGHT_BF16 ? plain_rows(4096, k) : q8_rows(4096, k, 32),
+    struct activation in = format == WEIGHT_BF16 ? plain_rows(4096, k)
+                           : int8                ? int8_rows(4096, k, k / splits)
+                                                 : q8_rows(4096, k, 32),
                       out = plain_rows(4096, n);
     if (format == WEIGHT_BF16) {
         uint8_t *x = bytes_of((int64_t)4096 * k * 2, false);
@@ -236,22 +258,24 @@ static void bench_linear(const char *name, enum weight_format format, int32_t n,
 
 /* ---- experts ---- */
 
-static void bench_experts(const char *name, int32_t experts, int32_t active, int32_t hidden, int32_t inner,
-                          int32_t block)
+static void bench_experts(const char *name, enum weight_format format, int32_t experts, int32_t active, int32_t hidden,
+                          int32_t inner, int32_t block)
 {
     enum { MOST_ROWS = 4096, CALLS = 24 };
     if (!wanted("expert", name))
         return;
     static const struct weight *w1[512], *w2[512], *w3[512];
-    int64_t values = (int64_t)hidden * inner / 2, scales = values / 16;
-    uint8_t *codes = bytes_of(values, false), *factors = scales_of(scales);
+    const bool int8 = format == WEIGHT_INT8;
+    int64_t values = (int64_t)hidden * inner / (int8 ? 1 : 2);
+    int64_t scales = int8 ? 4 * (int64_t)(hidden + 2 * inner) / 3 : values / 16; /* of one of three weights */
+    uint8_t *codes = bytes_of(values, false), *factors = int8 ? (uint8_t *)factors_of(hidden + inner) : scales_of(scales);
     for (int32_t e = 0; e < experts; e++) {
-        w1[e] = weight_of(WEIGHT_FP4, inner, hidden, 1, codes, factors);
-        w3[e] = weight_of(WEIGHT_FP4, inner, hidden, 1, codes, factors);
-        w2[e] = weight_of(WEIGHT_FP4, hidden, inner, 1, codes, factors);
+        w1[e] = weight_of(format, inner, hidden, 1, codes, factors);
+        w3[e] = weight_of(format, inner, hidden, 1, codes, factors);
+        w2[e] = weight_of(format, hidden, inner, 1, codes, factors);
     }
     free(codes), free(factors);
-    struct activation x = q8_rows(MOST_ROWS, hidden, block);
+    struct activation x = int8 ? int8_rows(MOST_ROWS, hidden, hidden) : q8_rows(MOST_ROWS, hidden, block);
     void *out = device(NULL, (int64_t)MOST_ROWS * active * hidden * 2);
     float *weight = (float *)malloc(MOST_ROWS * 16 * 4);
     for (int i = 0; i < MOST_ROWS * 16; i++)
@@ -281,7 +305,7 @@ static void bench_experts(const char *name, int32_t experts, int32_t active, int
         }
         double seconds = seconds_of(calls, [&](int i) {
             struct op_expert op = {{NULL, rows}, x,  idx[i], device_weight, experts, active,
-                                   w1,           w2, w3,     10.0f,         false,   out};
+                                   w1,           w2, w3,     10.0f,         int8,    out};
             MUST(gpu->expert(gpu, &op, err));
         });
         line(name, rows, distinct / calls * 3.0 * (double)(values + scales), seconds);
@@ -400,8 +424,12 @@ int main(int argc, char **argv)
     bench_linear("FP4 131072 x 5120", WEIGHT_FP4, 131072, 5120, 1);
     bench_linear("FP4 131072 x 2304", WEIGHT_FP4, 131072, 2304, 1);
     bench_linear("BF16 head 129280 x 5120", WEIGHT_BF16, 129280, 5120, 1);
-    bench_experts("experts V4.1 384 x 6, 5120, 2304", 384, 6, 5120, 2304, 32);
-    bench_experts("experts V4 256 x 6, 4096, 2048", 256, 6, 4096, 2048, 128);
+    bench_linear("INT8 wq_b 32768 x 1024", WEIGHT_INT8, 32768, 1024, 1);
+    bench_linear("INT8 wo_b 4096 x 8192", WEIGHT_INT8, 4096, 8192, 8);
+    bench_linear("INT8 131072 x 4096", WEIGHT_INT8, 131072, 4096, 1);
+    bench_experts("experts V4.1 384 x 6, 5120, 2304", WEIGHT_FP4, 384, 6, 5120, 2304, 32);
+    bench_experts("experts V4 256 x 6, 4096, 2048", WEIGHT_FP4, 256, 6, 4096, 2048, 128);
+    bench_experts("INT8 experts V4 256 x 6, 4096, 2048", WEIGHT_INT8, 256, 6, 4096, 2048, 0);
     bench_attend("attend 128", 0, 0);
     bench_attend("attend 128 + 512 chosen", 32768, 512);
     bench_attend("attend 128 + 2048 rows", 2048, 0);

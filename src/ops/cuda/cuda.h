@@ -25,9 +25,9 @@ enum { MOST_ALLOWED = 64, MOST_ARRIVED = 4096 };
 /* Weights on their way into their layout; pools that live at once; buffers that live at once. */
 enum { STAGING_BYTES = 64 << 20, MOST_POOLS = 8, MOST_BUFFERS = 4096 };
 
-/* A weight as kernels see it. F32, INT8: rows `pitch` bytes apart, zero beyond k. BF16, FP8, FP4: tiles of 32 rows
- * `pitch` bytes apart, laid out for the matrix unit (product.cuh), an FP8 weight's scales behind them by tile and block
- * of 32 columns, scale_cols a tile. */
+/* A weight as kernels see it. F32: rows `pitch` bytes apart, zero beyond k. All others: tiles of 32 rows `pitch` bytes
+ * apart, laid out for the matrix unit (product.cuh), an FP8 weight's scales behind them by tile and block of 32 columns,
+ * scale_cols a tile, an INT8 weight's as they come, one a row. */
 struct weight_view {
     const uint8_t *values, *scales;
     int64_t pitch;
@@ -129,7 +129,7 @@ void cuda_release_weight(struct backend *b, struct weight *w);
 void cuda_rest_weights(struct backend *b);
 qr_status cuda_renew_weight(struct backend *b, struct weight *w, const struct weight_spec *spec, qr_error *err);
 
-/* Bytes of a BF16, FP8 or FP4 weight laid out for the matrix unit, and of a tile of it. */
+/* Bytes of a weight (none of F32) laid out for the matrix unit, and of a tile of it. */
 int64_t cuda_packed_bytes(const struct weight_spec *spec, int64_t *tile_bytes);
 /* Lays it out from the file's bytes, all on the device; w->view is filled but for values and scales. */
 qr_status cuda_pack(struct backend *b, const struct weight *w, const void *values, const void *scales, void *out,
@@ -172,6 +172,9 @@ enum between_step { BETWEEN_COMBINE, BETWEEN_EXPAND, BETWEEN_MIX, BETWEEN_COLLAP
 bool cuda_goes_between(enum between_step step, const void *op, enum between_step next_step, const void *next_op);
 qr_status cuda_between(struct backend *b, const struct op_combine *combine, const struct op_expand *expand,
                        const struct op_mhc_mix *mix, const struct op_collapse *collapse, qr_error *err);
+
+/* A linear of INT8. */
+qr_status cuda_linear_int8(struct backend *b, const struct op_linear *op, qr_error *err);
 
 #define CUDA_OPERATOR(NAME) qr_status cuda_##NAME(struct backend *b, const struct op_##NAME *op, qr_error *err);
 QR_OPERATORS(CUDA_OPERATOR)

@@ -259,23 +259,6 @@ static __device__ inline double block_sum(double x)
     return sum;
 }
 
-/* sum x w of n INT8 values, exact: a warp's work, in every lane. Sixteen at a time where both stand on 16 bytes. */
-static __device__ inline int int8_sum(const int8_t *x, const int8_t *w, int n)
-{
-    int sum = 0, done = 0;
-    if (((uintptr_t)x | (uintptr_t)w) % 16 == 0) {
-        done = n / 16 * 16;
-#pragma unroll 4
-        for (int k = 16 * lane_of(); k < done; k += 16 * WARP) {
-            const int4 a = *(const int4 *)(const void *)(x + k), b = __ldg((const int4 *)(const void *)(w + k));
-            sum = __dp4a(a.w, b.w, __dp4a(a.z, b.z, __dp4a(a.y, b.y, __dp4a(a.x, b.x, sum))));
-        }
-    }
-    for (int k = done + lane_of(); k < n; k += WARP)
-        sum += x[k] * w[k];
-    return __reduce_add_sync(ALL_LANES, sum);
-}
-
 /* mean x^2 of n values in shared memory, rounded once. */
 static __device__ inline float block_mean_square(const float *x, int n)
 {

@@ -4,25 +4,6 @@
 
 enum { THREADS = 256 };
 
-/* The view of a place's expert; -1 when there is none, or none in this round. */
-static __device__ int32_t expert_at(const struct op_expert &op, const struct expert_view *experts,
-                                    const struct seating &seating, int64_t place, int32_t *trouble)
-{
-    int32_t e = op.idx ? fresh(op.idx + place) : 0;
-    bool known = e >= 0 && e < op.experts;
-    if (known && seating.books && (e = fresh(seating.books->turn + e)) < 0)
-        return -1;
-    if (known && experts[e].w1.values && experts[e].w2.values && experts[e].w3.values)
-        return e;
-    report_trouble(trouble, known ? TROUBLE_UNPREPARED : TROUBLE_EXPERT, e);
-    return -1;
-}
-
-static __device__ int32_t expert_of(const struct expert_work &w, int64_t place)
-{
-    return expert_at(w.op, w.experts, w.seating, place, w.trouble);
-}
-
 enum { SORT_THREADS = MOST_EXPERTS };
 
 /* Sorts visits by expert and cuts them into items: one block, a thread an expert. The order inside an expert changes no
@@ -79,86 +60,17 @@ static __global__ void __launch_bounds__(SORT_THREADS) begin_kernel(struct exper
         widen_row(w, blockIdx.x - 1);
 }
 
+qr_status expert_sort(struct backend *b, const struct expert_work *w, qr_error *err)
+{
+    LAUNCH("expert", begin_kernel, 1, SORT_THREADS, 0, *w);
+    return QR_OK;
+}
+
 static __global__ void __launch_bounds__(SORT_THREADS) widen_kernel(struct expert_work w)
 {
     await_earlier();
     widen_row(w, blockIdx.x);
 }
-
-/* ---- visits and items, as kernels find them ---- */
-
-enum { MOST_FEW = 64 };
-
-/* Few places, sorted by a block of threads for itself. */
-struct few_places {
-    struct visit visits[MOST_FEW];
-    struct item items[MOST_FEW];
-    int32_t expert[MOST_FEW];
-    uint32_t begins[MOST_FEW / 32]; /* visits that begin an item */
-};
-
-/* Visits by expert, then by place. */
-static __device__ void sort_few(const struct expert_work &w, struct few_places &few)
-{
-    const int i = threadIdx.x;
-    int32_t place = 0, own = -1, at = 0, rank = 0, all = 0;
-    if (i < w.places) {
-        place = (int32_t)(row_of(w, i / w.routes) * w.routes + i % w.routes);
-        few.expert[i] = own = expert_of(w, place);
-    }
-    if (i < MOST_FEW / 32)
-        few.begins[i] = 0;
-    __syncthreads();
-    if (own >= 0) {
-#pragma unroll 8
-        for (int j = 0; j < w.places; j++) {
-            const int32_t e = few.expert[j];
-            at += (e >= 0 && e < own) || (e == own && j < i);
-            rank += e == own && j < i;
-            all += e == own;
-        }
-        few.visits[at] = {i / w.routes, place};
-        if (rank % w.item_size == 0)
-            atomicOr(&few.begins[at / 32], 1u << at % 32);
-    }
-    __syncthreads();
-    if (own >= 0 && rank % w.item_size == 0) {
-        int32_t n = __popc(few.begins[0] & (at < 32 ? (1u << at) - 1 : ALL_LANES)) +
-                    (at < 32 ? 0 : __popc(few.begins[1] & ((1u << at % 32) - 1)));
-        few.items[n] = {own, at, all - rank < w.item_size ? all - rank : w.item_size};
-    }
-    __syncthreads();
-}
-
-/* The work of a kernel; `sorted`: that of few places. It can be read before await_earlier by a kernel behind one that has
- * waited for who made it. */
-struct visiting {
-    const struct expert_work &w;
-    const struct few_places *sorted;
-    __device__ int items() const
-    {
-        if (w.direct)
-            return (w.places + w.item_size - 1) / w.item_size;
-        return w.few ? __popc(sorted->begins[0]) + __popc(sorted->begins[1]) : fresh(w.item_count);
-    }
-    __device__ struct item item_of(int i) const
-    {
-        if (w.few)
-            return sorted->items[i];
-        if (!w.direct)
-            return {fresh(&w.items[i].expert), fresh(&w.items[i].first), fresh(&w.items[i].count)};
-        int32_t first = i * w.item_size, left = w.places - first;
-        return {0, first, left < w.item_size ? left : w.item_size};
-    }
-    __device__ struct visit visit_of(int64_t i) const
-    {
-        if (w.few)
-            return sorted->visits[i];
-        if (!w.direct)
-            return {fresh(&w.visits[i].row), fresh(&w.visits[i].place)};
-        return {(int32_t)i, (int32_t)row_of(w, (int32_t)i)};
-    }
-};
 
 /* Quantizes one block of a visit's h: a warp's work. */
 static __device__ void quantize_block(const struct expert_work &w, int64_t visit, int block)
@@ -290,21 +202,6 @@ template <int TOKENS> struct down_work {
     }
 };
 
-/* Whether a block of threads may ask for weights in a seat before it waits: for those of its first units, as far as its ring
- * goes. */
-template <int FORMAT, int TOKENS> static __device__ bool begins_in_seat(const struct down_work<TOKENS> &work)
-{
-    const struct expert_work &w = work.w;
-    if (!w.seating.books || fresh(&w.seating.books->seated) == 0)
-        return false;
-    const int together = FORMAT == WEIGHT_FP8 ? w.down.tile / BLOCK_COLUMNS : 1;
-    const int each = w.down.k / BLOCK_COLUMNS / together / SPLITS * together; /* a warp has as many blocks of a unit or more */
-    if (!w.few || each < blocks<FORMAT>::STAGES - 1)
-        return true;
-    const int unit = blockIdx.x;
-    return unit < work.units() && work.v.item_of(unit / work.tiles()).expert >= w.op.experts;
-}
-
 /* Q8: one expert for every row. */
 template <int FORMAT, int TOKENS, bool LARGE, bool Q8>
 static __global__ void __launch_bounds__(PRODUCT_THREADS, (product_residents<TOKENS, 2, FORMAT>()))
@@ -326,23 +223,16 @@ static __global__ void __launch_bounds__(PRODUCT_THREADS, (product_residents<TOK
     if (w.few)
         sort_few(w, few);
     const down_work<TOKENS> work = {w, {w, &few}};
-    if (begins_in_seat<FORMAT>(work))
+    if (begins_in_seat<FORMAT>(w, work.v, work.tiles()))
         await_earlier();
     stream_tiles<FORMAT, 1, TOKENS, LARGE, false>(work);
-}
-
-static unsigned blocks_for(struct backend *b, const struct expert_work *w, int columns, int residents)
-{
-    int64_t units = (int64_t)w->most_items * ((columns + TILE_ROWS - 1) / TILE_ROWS);
-    int64_t most = (int64_t)cuda_of(b)->processors * residents;
-    return (unsigned)(units < most ? units : most);
 }
 
 template <int FORMAT, int TOKENS, bool LARGE, bool Q8>
 static qr_status start_up(struct backend *b, const struct expert_work *w, qr_error *err)
 {
     LAUNCH("expert", (up_kernel<FORMAT, TOKENS, LARGE, Q8>),
-           blocks_for(b, w, w->inner, product_residents<TOKENS, 2, FORMAT>()), PRODUCT_THREADS,
+           expert_blocks(b, w, w->inner, product_residents<TOKENS, 2, FORMAT>()), PRODUCT_THREADS,
            (product_shared<TOKENS, 2, FORMAT>()), *w);
     return QR_OK;
 }
@@ -351,7 +241,7 @@ template <int FORMAT, int TOKENS, bool LARGE>
 static qr_status start_down(struct backend *b, const struct expert_work *w, qr_error *err)
 {
     LAUNCH("expert", (down_kernel<FORMAT, TOKENS, LARGE>),
-           blocks_for(b, w, w->hidden, product_residents<TOKENS, 1, FORMAT>()), PRODUCT_THREADS,
+           expert_blocks(b, w, w->hidden, product_residents<TOKENS, 1, FORMAT>()), PRODUCT_THREADS,
            (product_shared<TOKENS, 1, FORMAT>()), *w);
     return QR_OK;
 }
@@ -386,22 +276,15 @@ static int64_t row_bytes(const struct expert_work *w)
            w->routes * (h + 2 * w->h_width + (int64_t)sizeof(struct visit) + (int64_t)sizeof(struct item)) + 64;
 }
 
-static void *carve(uint8_t **at, int64_t bytes)
-{
-    void *piece = *at;
-    *at += (bytes + 255) / 256 * 256;
-    return piece;
-}
-
 static void place_work(struct expert_work *w, int64_t rows, uint8_t *scratch)
 {
     int64_t places = rows * w->routes;
-    w->item_count = (int32_t *)carve(&scratch, 4);
-    w->visits = (struct visit *)carve(&scratch, places * (int64_t)sizeof *w->visits);
-    w->items = (struct item *)carve(&scratch, places * (int64_t)sizeof *w->items);
-    w->x = (uint16_t *)carve(&scratch, rows * w->x_width * 2);
-    w->h = (uint16_t *)carve(&scratch, w->quantized_up ? 0 : places * w->inner * 2);
-    w->quantized = (uint16_t *)carve(&scratch, places * w->h_width * 2);
+    w->item_count = (int32_t *)expert_carve(&scratch, 4);
+    w->visits = (struct visit *)expert_carve(&scratch, places * (int64_t)sizeof *w->visits);
+    w->items = (struct item *)expert_carve(&scratch, places * (int64_t)sizeof *w->items);
+    w->x = (uint16_t *)expert_carve(&scratch, rows * w->x_width * 2);
+    w->h = (uint16_t *)expert_carve(&scratch, w->quantized_up ? 0 : places * w->inner * 2);
+    w->quantized = (uint16_t *)expert_carve(&scratch, places * w->h_width * 2);
 }
 
 /* The shape that all experts share; a large scale in one of them counts for all. */
@@ -537,114 +420,6 @@ static qr_status matrix_expert(struct backend *b, const struct op_expert *op, st
     return QR_OK;
 }
 
-/* ---- w8a8: INT8, one scale a row; the routing weight comes after w2 ---- */
-
-struct int8_work {
-    struct op_expert op;
-    const struct expert_view *experts;
-    struct row_list rows;
-    int32_t offset, routes, hidden, inner;
-    float *h;      /* [places][inner] */
-    int8_t *codes; /* [places][inner] */
-    float *scales; /* [places] */
-    int32_t *trouble;
-    struct seating seating;
-};
-
-static __device__ float int8_dot(const int8_t *x, const struct weight_view &w, int64_t n, float scale)
-{
-    return (float)int8_sum(x, (const int8_t *)w.values + n * w.pitch, w.k) * scale * ((const float *)(const void *)w.scales)[n];
-}
-
-static __device__ int64_t int8_place(const struct int8_work &w, int64_t i, int32_t *expert)
-{
-    int64_t place = (row_at(w.rows, i / w.routes) + (w.rows.index ? 0 : w.offset)) * w.routes + i % w.routes;
-    *expert = expert_at(w.op, w.experts, w.seating, place, w.trouble);
-    return place;
-}
-
-static __global__ void int8_up(struct int8_work w)
-{
-    await_earlier();
-    int64_t i = blockIdx.y, n = (int64_t)blockIdx.x * (THREADS / WARP) + warp_of();
-    int32_t e;
-    int64_t row = int8_place(w, i, &e) / w.routes;
-    if (n >= w.inner || e < 0)
-        return;
-    const int8_t *x = (const int8_t *)w.op.x.codes + row * w.op.x.cols;
-    float scale = ((const float *)w.op.x.scales)[row];
-    float g = int8_dot(x, w.experts[e].w1, n, scale), u = int8_dot(x, w.experts[e].w3, n, scale);
-    if (lane_of() == 0)
-        w.h[i * w.inner + n] = swiglu(g, u, w.op.swiglu_limit);
-}
-
-static __global__ void int8_quantize(struct int8_work w)
-{
-    await_earlier();
-    int64_t i = blockIdx.x;
-    int32_t e;
-    int64_t place = int8_place(w, i, &e);
-    struct activation a = {ACT_I8, w.inner, w.inner, w.codes, w.scales};
-    quantize_row(a, i, 0, w.h + i * w.inner, w.inner, w.op.weight ? w.op.weight[place] : 1.0f);
-}
-
-static __global__ void int8_down(struct int8_work w)
-{
-    await_earlier();
-    int64_t i = blockIdx.y, n = (int64_t)blockIdx.x * (THREADS / WARP) + warp_of();
-    int32_t e;
-    int64_t place = int8_place(w, i, &e);
-    if (n >= w.hidden || e < 0)
-        return;
-    float y = int8_dot(w.codes + i * w.inner, w.experts[e].w2, n, w.scales[i]);
-    if (lane_of() == 0)
-        ((uint16_t *)w.op.out)[place * w.hidden + n] = bf16_bits(y);
-}
-
-static qr_status int8_round(struct backend *b, const struct int8_work *int8, struct expert_work *shape, unsigned places,
-                            qr_error *err)
-{
-    const int32_t warps = THREADS / WARP;
-    struct int8_work w = *int8;
-    w.seating = shape->seating;
-    TRY(expert_fetch(b, shape, err));
-    LAUNCH("expert", int8_up, dim3((w.inner + warps - 1) / warps, places), THREADS, 0, w);
-    LAUNCH("expert", int8_quantize, places, THREADS, 0, w);
-    LAUNCH("expert", int8_down, dim3((w.hidden + warps - 1) / warps, places), THREADS, 0, w);
-    return QR_OK;
-}
-
-static qr_status int8_expert(struct backend *b, const struct op_expert *op, struct expert_work *shape,
-                             const struct expert_table *table, qr_error *err)
-{
-    struct int8_work w = {.op = *op,
-                          .experts = shape->experts,
-                          .routes = shape->routes,
-                          .hidden = shape->hidden,
-                          .inner = shape->inner,
-                          .trouble = shape->trouble};
-    const bool aside = cuda_expert_is_aside(op);
-    int32_t rounds;
-    int64_t most = ((aside ? (int64_t)SIDE_BYTES : (int64_t)SCRATCH_BYTES) - 4096) / (w.routes * (5 * (int64_t)w.inner + 4));
-    for (int64_t first = 0; first < op->rows.count; first += most) {
-        int64_t count = op->rows.count - first < most ? op->rows.count - first : most, places = count * w.routes;
-        uint8_t *at = aside ? cuda_of(b)->side : cuda_of(b)->scratch;
-        w.rows.index = op->rows.index ? op->rows.index + first : NULL;
-        w.rows.count = (int32_t)count;
-        w.offset = (int32_t)first;
-        w.h = (float *)carve(&at, places * w.inner * 4);
-        w.scales = (float *)carve(&at, places * 4);
-        w.codes = (int8_t *)carve(&at, places * w.inner);
-        shape->rows = w.rows;
-        shape->offset = w.offset;
-        shape->places = (int32_t)places;
-        for (shape->seating = seating_of(cuda_of(b), op, table, places, &rounds); shape->seating.nth < rounds;
-             shape->seating.nth++)
-            TRY(int8_round(b, &w, shape, (unsigned)places, err));
-    }
-    return QR_OK;
-}
-
 /* ---- checks ---- */
 
 static bool is_prepared(const struct op_expert *op, int32_t e) { return op->w1[e] && op->w2[e] && op->w3[e]; }
@@ -696,11 +471,13 @@ static qr_status run_expert(struct backend *b, const struct op_expert *op, bool 
     w.routes = op->idx ? op->active : 1;
     w.hidden = op->w2[model]->spec.n;
     w.inner = op->w1[model]->spec.n;
+    w.up = op->w1[model]->view;
+    w.down = op->w2[model]->view;
     w.trouble = cuda_of(b)->trouble;
     if (!op->w8a8 && (w.inner % op->x.block || op->x.cols % op->x.block))
         return qr_fail(err, QR_BAD_ARGUMENT, "expert: blocks of %d do not divide %d and %d columns", op->x.block,
                        op->x.cols, w.inner);
-    return op->w8a8 ? int8_expert(b, op, &w, table, err)
+    return op->w8a8 ? expert_int8(b, &w, table, err)
                     : matrix_expert(b, op, &w, table, op->w1[model], op->w2[model], err);
 }
 

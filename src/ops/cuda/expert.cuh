@@ -64,6 +64,115 @@ static __device__ inline unsigned long long sum_before(unsigned long long x, uns
     return before + sum - x;
 }
 
+/* The view of a place's expert; -1 when there is none, or none in this round. */
+static __device__ inline int32_t expert_at(const struct op_expert &op, const struct expert_view *experts,
+                                    const struct seating &seating, int64_t place, int32_t *trouble)
+{
+    int32_t e = op.idx ? fresh(op.idx + place) : 0;
+    bool known = e >= 0 && e < op.experts;
+    if (known && seating.books && (e = fresh(seating.books->turn + e)) < 0)
+        return -1;
+    if (known && experts[e].w1.values && experts[e].w2.values && experts[e].w3.values)
+        return e;
+    report_trouble(trouble, known ? TROUBLE_UNPREPARED : TROUBLE_EXPERT, e);
+    return -1;
+}
+
+static __device__ inline int32_t expert_of(const struct expert_work &w, int64_t place)
+{
+    return expert_at(w.op, w.experts, w.seating, place, w.trouble);
+}
+
+/* ---- visits and items, as kernels find them ---- */
+
+enum { MOST_FEW = 64 };
+
+/* Few places, sorted by a block of threads for itself. */
+struct few_places {
+    struct visit visits[MOST_FEW];
+    struct item items[MOST_FEW];
+    int32_t expert[MOST_FEW];
+    uint32_t begins[MOST_FEW / 32]; /* visits that begin an item */
+};
+
+/* Visits by expert, then by place. */
+static __device__ inline void sort_few(const struct expert_work &w, struct few_places &few)
+{
+    const int i = threadIdx.x;
+    int32_t place = 0, own = -1, at = 0, rank = 0, all = 0;
+    if (i < w.places) {
+        place = (int32_t)(row_of(w, i / w.routes) * w.routes + i % w.routes);
+        few.expert[i] = own = expert_of(w, place);
+    }
+    if (i < MOST_FEW / 32)
+        few.begins[i] = 0;
+    __syncthreads();
+    if (own >= 0) {
+#pragma unroll 8
+        for (int j = 0; j < w.places; j++) {
+            const int32_t e = few.expert[j];
+            at += (e >= 0 && e < own) || (e == own && j < i);
+            rank += e == own && j < i;
+            all += e == own;
+        }
+        few.visits[at] = {i / w.routes, place};
+        if (rank % w.item_size == 0)
+            atomicOr(&few.begins[at / 32], 1u << at % 32);
+    }
+    __syncthreads();
+    if (own >= 0 && rank % w.item_size == 0) {
+        int32_t n = __popc(few.begins[0] & (at < 32 ? (1u << at) - 1 : ALL_LANES)) +
+                    (at < 32 ? 0 : __popc(few.begins[1] & ((1u << at % 32) - 1)));
+        few.items[n] = {own, at, all - rank < w.item_size ? all - rank : w.item_size};
+    }
+    __syncthreads();
+}
+
+/* The work of a kernel; `sorted`: that of few places. It can be read before await_earlier by a kernel behind one that has
+ * waited for who made it. */
+struct visiting {
+    const struct expert_work &w;
+    const struct few_places *sorted;
+    __device__ int items() const
+    {
+        if (w.direct)
+            return (w.places + w.item_size - 1) / w.item_size;
+        return w.few ? __popc(sorted->begins[0]) + __popc(sorted->begins[1]) : fresh(w.item_count);
+    }
+    __device__ struct item item_of(int i) const
+    {
+        if (w.few)
+            return sorted->items[i];
+        if (!w.direct)
+            return {fresh(&w.items[i].expert), fresh(&w.items[i].first), fresh(&w.items[i].count)};
+        int32_t first = i * w.item_size, left = w.places - first;
+        return {0, first, left < w.item_size ? left : w.item_size};
+    }
+    __device__ struct visit visit_of(int64_t i) const
+    {
+        if (w.few)
+            return sorted->visits[i];
+        if (!w.direct)
+            return {fresh(&w.visits[i].row), fresh(&w.visits[i].place)};
+        return {(int32_t)i, (int32_t)row_of(w, (int32_t)i)};
+    }
+};
+
+/* Whether a block of threads may ask for w2 in a seat before it waits: for those of its first units, of `tiles` an item, as
+ * far as its ring goes. */
+template <int FORMAT>
+static __device__ inline bool begins_in_seat(const struct expert_work &w, const struct visiting &v, int tiles)
+{
+    if (!w.seating.books || fresh(&w.seating.books->seated) == 0)
+        return false;
+    const int together = FORMAT == WEIGHT_FP8 ? w.down.tile / BLOCK_COLUMNS : 1;
+    const int each = w.down.k / BLOCK_COLUMNS / together / SPLITS * together; /* a warp has as many blocks of a unit or more */
+    if (!w.few || each < blocks<FORMAT>::STAGES - 1)
+        return true;
+    const int unit = blockIdx.x;
+    return unit < v.items() * tiles && v.item_of(unit / tiles).expert >= w.op.experts;
+}
+
 /* The order in which products take columns (product.cuh, wide.cuh): where column c stands in a row of x or of quantized
  * h. */
 static __device__ inline int64_t order_of(const struct expert_work &w, int64_t c)
@@ -113,6 +222,26 @@ struct seating seating_of(const struct cuda_backend *cuda, const struct op_exper
                           int64_t places, int32_t *rounds);
 /* Seats the experts of w's places that belong to its round, before they are multiplied; counts visits in the first. */
 qr_status expert_fetch(struct backend *b, const struct expert_work *w, qr_error *err);
+
+/* Blocks of threads for the items' units, of which so many are resident on a multiprocessor. */
+static inline unsigned expert_blocks(struct backend *b, const struct expert_work *w, int columns, int residents)
+{
+    int64_t units = (int64_t)w->most_items * ((columns + TILE_ROWS - 1) / TILE_ROWS);
+    int64_t most = (int64_t)cuda_of(b)->processors * residents;
+    return (unsigned)(units < most ? units : most);
+}
+
+static inline void *expert_carve(uint8_t **at, int64_t bytes)
+{
+    void *piece = *at;
+    *at += (bytes + 255) / 256 * 256;
+    return piece;
+}
+
+/* Sorts the places of work that is not few into visits and items. */
+qr_status expert_sort(struct backend *b, const struct expert_work *w, qr_error *err);
+/* W8A8; w: all but the rows, what stands in scratch, and how it is cut. */
+qr_status expert_int8(struct backend *b, const struct expert_work *w, const struct expert_table *table, qr_error *err);
 
 /* The two products of work that is wide. */
 qr_status expert_wide_up(struct backend *b, const struct expert_work *w, enum weight_format format, qr_error *err);

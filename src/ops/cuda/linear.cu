@@ -169,7 +169,7 @@ static qr_status matrix_linear(struct backend *b, const struct op_linear *op, qr
     return QR_OK;
 }
 
-/* ---- plain: f32 values, and INT8 ---- */
+/* ---- plain: f32 values ---- */
 
 static __device__ float plain_weight(const struct weight_view &w, enum weight_format format, int64_t n, int64_t k)
 {
@@ -178,7 +178,7 @@ static __device__ float plain_weight(const struct weight_view &w, enum weight_fo
     return format == WEIGHT_BF16 ? packed_bf16(w, n, k) : packed_e4m3(w, n, k);
 }
 
-/* A warp for each output. INT8: acc += f32(int32 sum of an activation block) sigma, blocks ascending; exact sums. */
+/* A warp for each output. */
 static __global__ void plain_kernel(struct op_linear op, struct weight_view w, enum weight_format format,
                                     int32_t pieces, int32_t columns)
 {
@@ -187,23 +187,12 @@ static __global__ void plain_kernel(struct op_linear op, struct weight_view w, e
     if (column >= (int64_t)pieces * columns)
         return;
     int64_t piece = column / columns, n = op.groups > 1 ? column : column % columns, first = piece * w.k;
-    float y = 0;
-    if (op.in.format == ACT_I8) {
-        const int8_t *x = (const int8_t *)op.in.codes + row * op.in.cols + first;
-        const int8_t *row_w = (const int8_t *)w.values + n * w.pitch;
-        const float *sigma = (const float *)op.in.scales + (row * op.in.cols + first) / op.in.block;
-        for (int k = 0; k < w.k; k += op.in.block) {
-            y += (float)int8_sum(x + k, row_w + k, op.in.block) * sigma[k / op.in.block];
-        }
-        y *= ((const float *)(const void *)w.scales)[n];
-    } else {
-        double sum = 0;
-        for (int k = lane_of(); k < w.k; k += WARP)
-            sum += (double)act_value(op.in, row, first + k) * (double)plain_weight(w, format, n, k);
-        y = (float)warp_sum(sum);
-    }
+    double sum = 0;
+    for (int k = lane_of(); k < w.k; k += WARP)
+        sum += (double)act_value(op.in, row, first + k) * (double)plain_weight(w, format, n, k);
+    sum = warp_sum(sum);
     if (lane_of() == 0)
-        act_store(op.out, row, column, y);
+        act_store(op.out, row, column, (float)sum);
 }
 
 static qr_status plain_linear(struct backend *b, const struct op_linear *op, qr_error *err)
@@ -250,5 +239,7 @@ qr_status cuda_linear(struct backend *b, const struct op_linear *op, qr_error *e
     if (op->in.cols > cuda_of(b)->max_k)
         return qr_fail(err, QR_BAD_ARGUMENT, "linear: weight %s: %d input columns, scratch was reserved for %d",
                        op->weight->spec.name, op->in.cols, cuda_of(b)->max_k);
+    if (op->in.format == ACT_I8)
+        return cuda_linear_int8(b, op, err);
     return is_matrix(op) ? matrix_linear(b, op, err) : plain_linear(b, op, err);
 }

@@ -2,7 +2,7 @@
 #ifndef QR_OPS_CUDA_LINEAR_CUH
 #define QR_OPS_CUDA_LINEAR_CUH
 
-#include "ops/cuda/product.cuh"
+#include "ops/cuda/wide.cuh"
 
 /* y = W x for a list of rows. */
 struct product {
@@ -32,6 +32,30 @@ static inline struct row_list band_of(struct row_list rows, int64_t first, int64
     return band;
 }
 
+/* A unit of the wide products: WIDE_ROWS rows of W for so many of activations. */
+struct linear_wide_place {
+    int32_t tile, piece, first, token; /* first: row of W at which the piece begins */
+};
+
+/* Units that run side by side share rows and weights. */
+static __device__ inline struct linear_wide_place find_wide(const struct product &p, int unit, int token_tiles, int row_tiles,
+                                                            int tokens)
+{
+    enum { BAND = 16 };
+    const int each = token_tiles * row_tiles, i = unit % each, band = i / (BAND * row_tiles);
+    const int across = token_tiles - band * BAND < BAND ? token_tiles - band * BAND : (int)BAND;
+    const int j = i - band * BAND * row_tiles;
+    struct linear_wide_place at;
+    at.piece = unit / each;
+    at.first = p.groups ? at.piece * p.columns : 0;
+    at.tile = at.first / TILE_ROWS + j / across * WIDE_TILES;
+    at.token = (band * BAND + j % across) * tokens;
+    return at;
+}
+
+/* How many rows a wide block takes: as many as leave enough blocks for the device, `fewest` of 32 rows; 0: mma.sync is
+ * better. As measured. */
+int linear_wide_rows(struct backend *b, const struct op_linear *op, int64_t fewest);
 /* Whether linear_wide takes it: many rows, on a device with wgmma. */
 bool linear_is_wide(struct backend *b, const struct op_linear *op);
 /* p: all but x, its strides and the rows. */

@@ -3,7 +3,7 @@
 
 /* The linears of many rows. */
 
-enum { THREADS = 256, BAND = 16 };
+enum { THREADS = 256 };
 
 struct wide_product {
     struct product p;
@@ -56,24 +56,10 @@ static __global__ void pack_rows(struct activation in, struct row_list rows, int
 template <int TOKENS> struct linear_wide_work {
     enum { PACKED = 1 };
     const struct wide_product &w;
-    struct place {
-        int32_t tile, piece, first, token; /* first: row of W at which the piece begins */
-    };
+    typedef struct linear_wide_place place;
     __device__ int units() const { return w.token_tiles * w.row_tiles * w.p.pieces; }
     __device__ const struct weight_view &shape() const { return w.p.w; }
-    /* Units that run side by side share rows and weights. */
-    __device__ place find(int unit) const
-    {
-        const int each = w.token_tiles * w.row_tiles, i = unit % each, band = i / (BAND * w.row_tiles);
-        const int across = w.token_tiles - band * BAND < BAND ? w.token_tiles - band * BAND : (int)BAND;
-        const int j = i - band * BAND * w.row_tiles;
-        place at;
-        at.piece = unit / each;
-        at.first = w.p.groups ? at.piece * w.p.columns : 0;
-        at.tile = at.first / TILE_ROWS + j / across * WIDE_TILES;
-        at.token = (band * BAND + j % across) * TOKENS;
-        return at;
-    }
+    __device__ place find(int unit) const { return find_wide(w.p, unit, w.token_tiles, w.row_tiles, TOKENS); }
     __device__ const uint8_t *codes(const place &at, int t) const
     {
         return w.p.w.values + last_of(w.p.w, at.tile + t) * w.p.w.pitch;
@@ -141,14 +127,13 @@ static qr_status choose_wide(struct backend *b, const struct op_linear *op, stru
                           : start_wide<FORMAT, 128>(b, op, w, err);
 }
 
-/* How many rows a block takes: as many as leave enough blocks for the device; 0: mma.sync is better. As measured. */
-static int tokens_for(struct backend *b, const struct op_linear *op)
+int linear_wide_rows(struct backend *b, const struct op_linear *op, int64_t fewest)
 {
     const int64_t rows = op->rows.count, pieces = op->in.cols / op->weight->spec.k;
     const int64_t columns = op->out.cols / pieces, processors = cuda_of(b)->processors;
     for (int tokens = rows <= 32 ? 32 : rows <= 64 ? 64 : 128; tokens >= 32; tokens /= 2) {
         const int64_t units = (rows + tokens - 1) / tokens * ((columns + WIDE_ROWS - 1) / WIDE_ROWS) * pieces;
-        if (units >= (tokens == 32 ? processors : processors / 2))
+        if (units >= (tokens == 32 ? fewest : processors / 2))
             return tokens;
     }
     return 0;
@@ -161,13 +146,13 @@ bool linear_is_wide(struct backend *b, const struct op_linear *op)
     const struct weight *w = op->weight;
     const bool fits = op->in.format == ACT_BF16 || op->in.block % BLOCK_COLUMNS == 0;
     return cuda_of(b)->has_wgmma && op->rows.count > 2 * TILE_TOKENS && w->spec.k % STAGE_COLUMNS == 0 &&
-           !w->view.large_scales && fits && SCRATCH_BYTES / row_bytes(op) >= 128 && tokens_for(b, op) > 0;
+           !w->view.large_scales && fits && SCRATCH_BYTES / row_bytes(op) >= 128 && linear_wide_rows(b, op, cuda_of(b)->processors) > 0;
 }
 
 qr_status linear_wide(struct backend *b, const struct op_linear *op, struct product *p, qr_error *err)
 {
     const enum weight_format format = op->weight->spec.format;
-    const int tokens = tokens_for(b, op);
+    const int tokens = linear_wide_rows(b, op, cuda_of(b)->processors);
     const int64_t most = SCRATCH_BYTES / row_bytes(op) / tokens * tokens;
     struct wide_product w = {.p = *p, .x = cuda_of(b)->scratch};
     w.row_tiles = (p->tiles + WIDE_TILES - 1) / WIDE_TILES;

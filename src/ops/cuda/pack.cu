@@ -89,6 +89,25 @@ static __global__ void pack_fp8(const uint8_t *values, const uint8_t *scales, st
             scales[tile * TILE_ROWS / w.tile * cols + k * BLOCK_COLUMNS / w.tile], w.large_scales);
 }
 
+static __global__ void pack_int8(const uint8_t *values, struct weight_view w, uint8_t *out)
+{
+    await_earlier();
+    int64_t blocks_k = (w.k + BLOCK_COLUMNS - 1) / BLOCK_COLUMNS, i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    int lane = (int)(i % WARP);
+    int64_t block = i / WARP, tile = block / blocks_k, k = block % blocks_k;
+    if (tile * TILE_ROWS >= w.n)
+        return;
+    uint8_t *to = out + block * blocks<WEIGHT_INT8>::BYTES;
+    for (int m = 0; m < 2; m++) {
+        uint32_t word[4];
+        for (int i = 0; i < 4; i++) {
+            int64_t row = tile * TILE_ROWS + lane / 4 + 16 * m + i / 2 * 8, at = k * BLOCK_COLUMNS + lane % 4 * 4 + i % 2 * 16;
+            word[i] = row < w.n ? load_word(values + row * w.k, at, w.k) : 0;
+        }
+        *(uint4 *)(void *)(to + (m * WARP + lane) * 16) = make_uint4(word[0], word[1], word[2], word[3]);
+    }
+}
+
 static __global__ void pack_bf16(const uint8_t *values, struct weight_view w, uint8_t *out)
 {
     await_earlier();
@@ -113,8 +132,9 @@ int64_t cuda_packed_bytes(const struct weight_spec *s, int64_t *tile_bytes)
     int64_t tiles = (s->n + TILE_ROWS - 1) / TILE_ROWS, across = (s->k + BLOCK_COLUMNS - 1) / BLOCK_COLUMNS;
     *tile_bytes = across * (s->format == WEIGHT_FP4   ? (int)blocks<WEIGHT_FP4>::BYTES
                             : s->format == WEIGHT_FP8 ? (int)blocks<WEIGHT_FP8>::BYTES
-                                                      : (int)blocks<WEIGHT_BF16>::BYTES);
-    return tiles * *tile_bytes + (s->format == WEIGHT_FP8 ? tiles * across : 0);
+                            : s->format == WEIGHT_INT8 ? (int)blocks<WEIGHT_INT8>::BYTES
+                                                       : (int)blocks<WEIGHT_BF16>::BYTES);
+    return tiles * *tile_bytes + (s->format == WEIGHT_FP8 ? tiles * across : s->format == WEIGHT_INT8 ? 4 * (int64_t)s->n : 0);
 }
 
 qr_status cuda_pack(struct backend *b, const struct weight *w, const void *values, const void *scales, void *out,
@@ -125,6 +145,8 @@ qr_status cuda_pack(struct backend *b, const struct weight *w, const void *value
     if (w->spec.format == WEIGHT_FP4)
         LAUNCH("weight", pack_fp4, grid, THREADS, 0, (const uint8_t *)values, (const uint8_t *)scales, w->view,
                (uint8_t *)out);
+    else if (w->spec.format == WEIGHT_INT8)
+        LAUNCH("weight", pack_int8, grid, THREADS, 0, (const uint8_t *)values, w->view, (uint8_t *)out);
     else if (w->spec.format == WEIGHT_BF16)
         LAUNCH("weight", pack_bf16, grid, THREADS, 0, (const uint8_t *)values, w->view, (uint8_t *)out);
     else

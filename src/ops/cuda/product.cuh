@@ -12,6 +12,10 @@
  * each four, as codes unfold: rows of bf16 are put into that order when they are read, or come in it (CODE_ORDER). With
  * FP8 weights and few rows they may be Q8 codes, made bf16 by the lane that uses them.
  *
+ * INT8 weights meet INT8 rows in mma.m16n8k32 (s8, s32 sums): sums are exact, so no order shows. A lane holds columns 4 t ..
+ * 4 t + 3 and 16 + 4 t .. 16 + 4 t + 3 of the same rows, as the instruction takes them. Rows with more scales than one
+ * for all of K: a warp's range of K is cut where those of a row are, or several warps share one (int8_fits).
+ *
  * Streaming. A warp copies its blocks into a ring of its own in shared memory, STAGES ahead and across tiles, so that
  * loads are in flight while sums of a tile are put together. */
 #ifndef QR_OPS_CUDA_PRODUCT_CUH
@@ -33,6 +37,9 @@ template <> struct blocks<WEIGHT_FP8> {
 };
 template <> struct blocks<WEIGHT_FP4> {
     enum { CHUNKS = 1, BYTES = 16 * WARP + TILE_ROWS, SLOT = 20 * WARP, STAGES = 6 };
+};
+template <> struct blocks<WEIGHT_INT8> {
+    enum { CHUNKS = 2, BYTES = CHUNKS * 16 * WARP, SLOT = BYTES, STAGES = 6 };
 };
 template <int FORMAT> static __host__ __device__ constexpr size_t ring_bytes()
 {
@@ -111,6 +118,14 @@ static __device__ inline void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+static __device__ inline void mma_int8(int32_t c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                       uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
 static __device__ inline uint4 load_16(const void *p) { return __ldg((const uint4 *)p); }
 
 /* A value of an FP8 weight. */
@@ -134,6 +149,14 @@ static __device__ inline const uint8_t *packed_bf16_at(const struct weight_view 
 static __device__ inline float packed_bf16(const struct weight_view &w, int64_t n, int64_t k)
 {
     return bf16_value(*(const uint16_t *)(const void *)packed_bf16_at(w, n, k));
+}
+
+/* Where a code of an INT8 weight is. */
+static __device__ inline const int8_t *packed_int8_at(const struct weight_view &w, int64_t n, int64_t k)
+{
+    int r = (int)(n % TILE_ROWS), c = (int)(k % BLOCK_COLUMNS), lane = r % 8 * 4 + c % 16 / 4;
+    const uint8_t *at = w.values + n / TILE_ROWS * w.pitch + k / BLOCK_COLUMNS * blocks<WEIGHT_INT8>::BYTES;
+    return (const int8_t *)at + (r / 16 * WARP + lane) * 16 + (r / 8 % 2 * 2 + c / 16) * 4 + c % 4;
 }
 
 /* ---- the ring ---- */
@@ -244,7 +267,20 @@ static __device__ inline void add_block(uint32_t slot, uint32_t scale_slot, uint
     }
 }
 
-/* Rows of activations: bf16, or Q8 codes with a scale for 2^shift columns. */
+/* The same for INT8: x[j].x holds columns 4 t .. 4 t + 3, x[j].y those 16 on. */
+template <int TOKENS>
+static __device__ inline void add_block(uint32_t slot, const uint4 x[TOKENS], int32_t acc[2][TOKENS][4])
+{
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        const uint4 a = shared_16(slot + (uint32_t)(m * 16 * WARP));
+#pragma unroll
+        for (int j = 0; j < TOKENS; j++)
+            mma_int8(acc[m][j], a.x, a.z, a.y, a.w, x[j].x, x[j].y);
+    }
+}
+
+/* Rows of activations: bf16, INT8, or Q8 codes with a scale for 2^shift columns. */
 struct row_source {
     const uint8_t *codes, *scales;
 };
@@ -270,14 +306,17 @@ template <bool REORDER> static __device__ inline uint4 ordered(uint4 x)
                       __byte_perm(x.z, x.w, 0x7632));
 }
 
-/* What a lane has asked for of a row's next block. */
-template <bool Q8> struct raw_row;
-template <> struct raw_row<false> {
+/* What a lane has asked for of a row's next block. BYTES: of a column; FIRST: between the first ones of two lanes. */
+enum row_kind { ROW_OF_BF16, ROW_OF_Q8, ROW_OF_INT8 };
+template <int KIND> struct raw_row;
+template <> struct raw_row<ROW_OF_BF16> {
+    enum { BYTES = 2, FIRST = 16 };
     uint4 x;
     __device__ void load(const uint8_t *at, const uint8_t *) { x = load_16(at); }
     template <bool REORDER> __device__ uint4 get() const { return ordered<REORDER>(x); }
 };
-template <> struct raw_row<true> {
+template <> struct raw_row<ROW_OF_Q8> {
+    enum { BYTES = 1, FIRST = 8 };
     uint2 codes;
     uint32_t scale;
     __device__ void load(const uint8_t *at, const uint8_t *scale_at)
@@ -287,24 +326,37 @@ template <> struct raw_row<true> {
     }
     template <bool> __device__ uint4 get() const { return widened(codes, scale); }
 };
+template <> struct raw_row<ROW_OF_INT8> {
+    enum { BYTES = 1, FIRST = 4 };
+    uint32_t low, high;
+    __device__ void load(const uint8_t *at, const uint8_t *)
+    {
+        low = __ldg((const uint32_t *)(const void *)at);
+        high = __ldg((const uint32_t *)(const void *)(at + 16));
+    }
+    template <bool> __device__ uint4 get() const { return make_uint4(low, high, 0, 0); }
+};
 
 /* ---- sums of a tile ---- */
 
-/* The warps' sums: [split][token][row]. */
+/* The warps' sums: [split][token][row]; INT8: the bits of whole numbers. */
 template <int TOKENS> struct tile_sums {
     float part[SPLITS][TOKENS * TILE_TOKENS][SUM_PITCH];
 };
 
+static __device__ inline float sum_bits(float x) { return x; }
+static __device__ inline float sum_bits(int32_t x) { return __int_as_float(x); }
+
 /* Puts a warp's sums down; the block synchronizes afterwards. */
-template <int TOKENS>
-static __device__ inline void put_sums(struct tile_sums<TOKENS> &sums, const float acc[2][TOKENS][4])
+template <int TOKENS, typename Sum>
+static __device__ inline void put_sums(struct tile_sums<TOKENS> &sums, const Sum acc[2][TOKENS][4])
 {
     int group = lane_of() / 4, pair = lane_of() % 4 * 2;
 #pragma unroll
     for (int j = 0; j < TOKENS; j++)
 #pragma unroll
         for (int e = 0; e < 8; e++)
-            sums.part[warp_of()][8 * j + pair + e % 2][group + 8 * (e / 2)] = acc[e / 4][j][e % 4];
+            sums.part[warp_of()][8 * j + pair + e % 2][group + 8 * (e / 2)] = sum_bits(acc[e / 4][j][e % 4]);
 }
 
 /* Ascending, as ranks that share K add theirs. */
@@ -317,7 +369,43 @@ template <int TOKENS> static __device__ inline float sum_of(const struct tile_su
     return y;
 }
 
+/* The whole number that warps `from` to `to` - 1 have summed. */
+template <int TOKENS>
+static __device__ inline int32_t whole_sum(const struct tile_sums<TOKENS> &sums, int token, int row, int from, int to)
+{
+    int32_t y = 0;
+    for (int s = from; s < to; s++)
+        y += __float_as_int(sums.part[s][token][row]);
+    return y;
+}
+
+/* An INT8 warp's sums so far, when a scale of the rows ends: total += f32(acc) sigma. Lane 4 g + t brings the scale of rows
+ * 8 j + g, and has sums of rows 8 j + 2 t and 8 j + 2 t + 1. */
+template <int TOKENS>
+static __device__ inline void fold_sums(const struct row_source row[TOKENS], int scale, int32_t acc[2][TOKENS][4],
+                                        float total[2][TOKENS][4])
+{
+#pragma unroll
+    for (int j = 0; j < TOKENS; j++) {
+        const float own = __ldg((const float *)(const void *)row[j].scales + scale);
+        const float sigma[2] = {__shfl_sync(ALL_LANES, own, lane_of() % 4 * 8),
+                                __shfl_sync(ALL_LANES, own, lane_of() % 4 * 8 + 4)};
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            total[i / 4][j][i % 4] += (float)acc[i / 4][j][i % 4] * sigma[i % 2];
+            acc[i / 4][j][i % 4] = 0;
+        }
+    }
+}
+
 /* ---- tiles of a kernel ---- */
+
+template <int FORMAT> struct sum_of_format {
+    typedef float type;
+};
+template <> struct sum_of_format<WEIGHT_INT8> {
+    typedef int32_t type;
+};
 
 template <int TOKENS, int RUNS, int FORMAT> static __host__ __device__ constexpr size_t product_shared()
 {
@@ -328,6 +416,7 @@ template <int TOKENS, int RUNS, int FORMAT> static __host__ __device__ constexpr
 template <int TOKENS, int RUNS, int FORMAT> static __host__ __device__ constexpr int product_residents()
 {
     const int wanted = TOKENS == 1   ? (FORMAT == WEIGHT_FP4 ? 4 : 3)
+                       : TOKENS == 2 && FORMAT == WEIGHT_INT8 && RUNS == 1 ? 3
                        : TOKENS <= 4 ? 2
                                      : 1,
               fit = (int)((220 << 10) / product_shared<TOKENS, RUNS, FORMAT>());
@@ -340,18 +429,20 @@ template <int TOKENS, int RUNS, int FORMAT> static __host__ __device__ constexpr
  *   struct Work::place find(int unit) const;                      where a unit's weights and rows are
  *   const struct weight_view &weight(place, r) const;             weight r of it
  *   struct row_source row(place, token) const;                    a row of activations; where there is none, any
- *   int shift() const;                                            of Q8 rows
+ *   int shift() const;                                            of Q8 rows; INT8: blocks of K that share a scale
  *   void finish(place, const struct tile_sums<TOKENS> *) const;   by the whole block: [RUNS] sums
  * place.tile: of the weights. CODE_ORDER: its bf16 rows come in the order of the weights. WEIGHTS_FIRST: all but rows and finish need no earlier kernel, and the caller has not
- * waited for it. */
+ * waited for it. LARGE, INT8: a warp's range of K has several scales, and its sums are f32; else they are whole numbers. */
 template <int FORMAT, int RUNS, int TOKENS, bool LARGE, bool Q8, typename Work>
 static __device__ inline void stream_tiles(const Work &work)
 {
     enum { STAGES = blocks<FORMAT>::STAGES, SLOT = blocks<FORMAT>::SLOT };
+    enum { KIND = FORMAT == WEIGHT_INT8 ? ROW_OF_INT8 : Q8 ? ROW_OF_Q8 : ROW_OF_BF16 };
     extern __shared__ __align__(16) uint8_t product_memory[];
     struct tile_sums<TOKENS> *sums = (struct tile_sums<TOKENS> *)(void *)(product_memory + ring_bytes<FORMAT>());
     const int lane = kept(lane_of()), units = work.units(), group = lane / 4;
-    const int shift = Q8 ? work.shift() : 0;
+    enum { SEVERAL = FORMAT == WEIGHT_INT8 && LARGE };
+    const int shift = Q8 || SEVERAL ? work.shift() : 0;
     int from, to;
     split_of<FORMAT>(work.shape(), warp_of(), &from, &to);
     from = kept(from);
@@ -402,26 +493,28 @@ static __device__ inline void stream_tiles(const Work &work)
             row[j] = work.row(place, 8 * j + group);
 #pragma unroll
         for (int r = 0; r < RUNS; r++) {
-            float acc[2][TOKENS][4] = {};
+            typename sum_of_format<FORMAT>::type acc[2][TOKENS][4] = {};
             const uint8_t *scales = NULL;
             const uint8_t *at[TOKENS];
-            const bool large = LARGE && work.weight(place, r).large_scales;
+            float total[2][TOKENS][4] = {}; /* SEVERAL */
+            int until = shift;
+            const bool large = LARGE && !SEVERAL && work.weight(place, r).large_scales;
             if (FORMAT == WEIGHT_FP8) {
                 const struct weight_view &w = work.weight(place, r);
                 scales = w.scales + (int64_t)place.tile * w.scale_cols + from;
             }
 #pragma unroll
             for (int j = 0; j < TOKENS; j++)
-                at[j] = row[j].codes + (from * BLOCK_COLUMNS + lane % 4 * 8) * (Q8 ? 1 : 2);
+                at[j] = row[j].codes + from * (BLOCK_COLUMNS * raw_row<KIND>::BYTES) + lane % 4 * raw_row<KIND>::FIRST;
             /* rows and scales are asked for a block ahead */
-            struct raw_row<Q8> raw[TOKENS];
+            struct raw_row<KIND> raw[TOKENS];
             uint32_t byte_next = 0;
             auto fetch = [&](int k, int step) {
                 if (FORMAT == WEIGHT_FP8)
                     byte_next = __ldg(scales += step);
 #pragma unroll
                 for (int j = 0; j < TOKENS; j++)
-                    raw[j].load(at[j] += step * (BLOCK_COLUMNS * (Q8 ? 1 : 2)),
+                    raw[j].load(at[j] += step * (BLOCK_COLUMNS * raw_row<KIND>::BYTES),
                                 row[j].scales + (k * BLOCK_COLUMNS >> shift));
             };
             if (from < to)
@@ -437,12 +530,24 @@ static __device__ inline void stream_tiles(const Work &work)
                 fetch(k + step, step);
                 await_stages<STAGES - 2>();
                 start_next(slot_free);
-                add_block<FORMAT, TOKENS, LARGE>(slot_out, slot_out + scale_offset, byte, large, x, acc);
+                if constexpr (FORMAT == WEIGHT_INT8)
+                    add_block<TOKENS>(slot_out, x, acc);
+                if constexpr (SEVERAL) {
+                    if (--until == 0) {
+                        fold_sums<TOKENS>(row, k / shift, acc, total);
+                        until = shift;
+                    }
+                }
+                if constexpr (FORMAT != WEIGHT_INT8)
+                    add_block<FORMAT, TOKENS, LARGE>(slot_out, slot_out + scale_offset, byte, large, x, acc);
                 slot_free = slot_out;
                 slot_out += SLOT;
                 slot_out = slot_out == ring_end ? ring : slot_out;
             }
-            put_sums<TOKENS>(sums[r], acc);
+            if constexpr (SEVERAL)
+                put_sums<TOKENS>(sums[r], total);
+            else
+                put_sums<TOKENS>(sums[r], acc);
         }
         __syncthreads();
         work.finish(place, sums);

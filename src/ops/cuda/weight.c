@@ -84,11 +84,10 @@ static qr_status check_codes(const struct weight_spec *s, qr_error *err)
                    (long long)(at / s->k), (long long)(at % s->k), ((const uint8_t *)s->values)[at]);
 }
 
+/* E8M0 scales; those of INT8 go behind the codes as they come. */
 static int64_t scale_bytes(const struct weight_spec *s, int64_t *rows, int64_t *cols)
 {
     int32_t block = weight_spec_block(s);
-    if (s->format == WEIGHT_INT8)
-        return 4 * (int64_t)s->n;
     if (!block)
         return 0;
     *cols = (s->k + block - 1) / block;
@@ -98,21 +97,22 @@ static int64_t scale_bytes(const struct weight_spec *s, int64_t *rows, int64_t *
 
 static int64_t pitch_of(const struct weight_spec *s) { return (row_bytes(s) + PIECE_BYTES - 1) / PIECE_BYTES * PIECE_BYTES; }
 
-static bool is_packed(const struct weight_spec *s) { return s->format != WEIGHT_F32 && s->format != WEIGHT_INT8; }
+static bool is_packed(const struct weight_spec *s) { return s->format != WEIGHT_F32; }
 
 static int64_t up_to_alignment(int64_t bytes) { return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT; }
 
 int64_t cuda_weight_bytes(const struct weight_spec *s)
 {
-    int64_t tile, rows, cols;
-    return up_to_alignment(is_packed(s) ? cuda_packed_bytes(s, &tile) : pitch_of(s) * s->n + scale_bytes(s, &rows, &cols));
+    int64_t tile;
+    return up_to_alignment(is_packed(s) ? cuda_packed_bytes(s, &tile) : pitch_of(s) * s->n);
 }
 
-/* Rows of a weight that are laid out at once: BF16 is staged in bands of whole tiles. */
+/* Rows of a weight that are laid out at once: BF16 and INT8 are staged in bands of whole tiles. */
 static int32_t band_rows(const struct weight_spec *s)
 {
     const int64_t rows = STAGING_BYTES / row_bytes(s) / 32 * 32;
-    return s->format != WEIGHT_BF16 || rows >= s->n || rows < 32 ? s->n : (int32_t)rows;
+    const bool banded = s->format == WEIGHT_BF16 || s->format == WEIGHT_INT8;
+    return !banded || rows >= s->n || rows < 32 ? s->n : (int32_t)rows;
 }
 
 int64_t cuda_staged_bytes(const struct weight_spec *s)
@@ -121,8 +121,8 @@ int64_t cuda_staged_bytes(const struct weight_spec *s)
     return is_packed(s) ? row_bytes(s) * band_rows(s) + scale_bytes(s, &rows, &cols) : 0;
 }
 
-/* Values at a pitch, zeros behind each row, then the scales of INT8. */
-static qr_status send_rows(struct cuda_backend *cuda, struct weight *w, int64_t scales, qr_error *err)
+/* Values at a pitch, zeros behind each row. */
+static qr_status send_rows(struct cuda_backend *cuda, struct weight *w, qr_error *err)
 {
     const struct weight_spec *s = &w->spec;
     const int64_t bytes = row_bytes(s), pitch = pitch_of(s);
@@ -133,29 +133,9 @@ static qr_status send_rows(struct cuda_backend *cuda, struct weight *w, int64_t 
     if (status == cudaSuccess)
         status = cudaMemcpy2DAsync(at, (size_t)pitch, s->values, (size_t)bytes, (size_t)bytes, (size_t)s->n,
                                    cudaMemcpyHostToDevice, cuda->stream);
-    if (status == cudaSuccess && scales)
-        status = cudaMemcpyAsync(at + pitch * s->n, s->scales, (size_t)scales, cudaMemcpyHostToDevice, cuda->stream);
     w->view.values = at;
-    w->view.scales = at + pitch * s->n;
     w->view.pitch = pitch;
     return cuda_check(status, s->name, err);
-}
-
-/* The same into host memory. */
-static void keep_rows(struct weight *w, int64_t scales)
-{
-    const struct weight_spec *s = &w->spec;
-    const int64_t bytes = row_bytes(s), pitch = pitch_of(s);
-    uint8_t *at = w->memory;
-    for (int64_t row = 0; row < s->n; row++) {
-        memcpy(at + row * pitch, (const uint8_t *)s->values + row * bytes, (size_t)bytes);
-        memset(at + row * pitch + bytes, 0, (size_t)(pitch - bytes));
-    }
-    if (scales)
-        memcpy(at + pitch * s->n, s->scales, (size_t)scales);
-    w->view.values = at;
-    w->view.scales = at + pitch * s->n;
-    w->view.pitch = pitch;
 }
 
 /* Room for `bytes` of a weight as the file has it. */
@@ -202,10 +182,12 @@ static qr_status send_to_host(struct cuda_backend *cuda, struct weight *w, int64
     return b->download(b, w->memory, cuda->staging + laid, w->bytes, err);
 }
 
-static qr_status send_packed(struct cuda_backend *cuda, struct weight *w, int64_t scales, qr_error *err)
+static qr_status send_packed(struct cuda_backend *cuda, struct weight *w, qr_error *err)
 {
     const struct weight_spec *s = &w->spec;
     const int32_t rows = band_rows(s);
+    int64_t across, down;
+    const int64_t scales = scale_bytes(s, &down, &across);
     (void)cuda_packed_bytes(s, &w->view.pitch);
     w->view.scale_cols = (s->k + 31) / 32;
     TRY(w->on_host ? send_to_host(cuda, w, scales, err) : make_staging(cuda, cuda_staged_bytes(s), err));
@@ -213,19 +195,17 @@ static qr_status send_packed(struct cuda_backend *cuda, struct weight *w, int64_
         TRY(send_band(cuda, w, first, s->n - first < rows ? s->n - first : rows, scales, err));
     w->view.values = w->memory;
     w->view.scales = w->view.values + (s->n + 31) / 32 * w->view.pitch;
+    if (s->format == WEIGHT_INT8)
+        TRY(cuda_check(cudaMemcpyAsync((uint8_t *)w->memory + (w->view.scales - w->view.values), s->scales, 4 * (size_t)s->n,
+                                       cudaMemcpyDefault, cuda->stream),
+                       s->name, err));
     /* products read weights before they wait for earlier kernels */
     return cuda_check(cudaStreamSynchronize(cuda->stream), s->name, err);
 }
 
-static qr_status send(struct cuda_backend *cuda, struct weight *w, int64_t scales, qr_error *err)
+static qr_status send(struct cuda_backend *cuda, struct weight *w, qr_error *err)
 {
-    qr_status st = QR_OK;
-    if (is_packed(&w->spec))
-        st = send_packed(cuda, w, scales, err);
-    else if (w->on_host)
-        keep_rows(w, scales);
-    else
-        st = send_rows(cuda, w, scales, err);
+    qr_status st = is_packed(&w->spec) ? send_packed(cuda, w, err) : send_rows(cuda, w, err);
     if (st != QR_OK)
         return qr_fail_in(err, st, "weight %s", w->spec.name);
     w->laid = cuda->rests;
@@ -234,11 +214,11 @@ static qr_status send(struct cuda_backend *cuda, struct weight *w, int64_t scale
 }
 
 /* What every layout needs of the file: scales that fold and codes that are numbers. */
-static qr_status check_values(const struct weight_spec *spec, int64_t *scales, int32_t *cols, bool *large, qr_error *err)
+static qr_status check_values(const struct weight_spec *spec, int32_t *cols, bool *large, qr_error *err)
 {
     int64_t rows = 0, across = 0;
     TRY(weight_spec_check(spec, err));
-    *scales = scale_bytes(spec, &rows, &across);
+    (void)scale_bytes(spec, &rows, &across);
     *cols = (int32_t)across;
     if (across > 0)
         TRY(check_scales(spec, rows, across, large, err));
@@ -259,10 +239,9 @@ static qr_status take_memory(struct cuda_backend *cuda, struct weight *w, qr_err
 
 qr_status cuda_prepare_weight(struct backend *b, const struct weight_spec *spec, struct weight **out, qr_error *err)
 {
-    int64_t scales;
     int32_t cols;
     bool large = false;
-    TRY(check_values(spec, &scales, &cols, &large, err));
+    TRY(check_values(spec, &cols, &large, err));
 
     size_t name_size = strlen(spec->name) + 1;
     struct weight *w = qr_malloc(sizeof *w + name_size);
@@ -276,10 +255,10 @@ qr_status cuda_prepare_weight(struct backend *b, const struct weight_spec *spec,
     w->view.tile = spec->format == WEIGHT_FP8 ? spec->tile : 32;
     w->view.scale_cols = cols;
     w->view.large_scales = large;
-    w->on_host = spec->on_host && cuda_of(b)->seats;
+    w->on_host = spec->on_host && is_packed(spec) && cuda_of(b)->seats;
     qr_status st = take_memory(cuda_of(b), w, err);
     if (st == QR_OK)
-        st = send(cuda_of(b), w, scales, err);
+        st = send(cuda_of(b), w, err);
     if (st != QR_OK) {
         cuda_release_weight(b, w);
         return st;
@@ -318,14 +297,13 @@ void cuda_rest_weights(struct backend *b)
 qr_status cuda_renew_weight(struct backend *b, struct weight *w, const struct weight_spec *spec, qr_error *err)
 {
     struct cuda_backend *cuda = cuda_of(b);
-    int64_t scales;
     int32_t cols;
     bool large = false;
     if (w->laid == cuda->rests || spec->format != w->spec.format || spec->n != w->spec.n || spec->k != w->spec.k ||
         spec->tile != w->spec.tile || spec->k_splits != w->spec.k_splits)
         return qr_fail(err, QR_INTERNAL, "weight %s: %s", w->spec.name,
                        w->laid == cuda->rests ? "it is laid out already" : "it comes back in another form");
-    TRY(check_values(spec, &scales, &cols, &large, err));
+    TRY(check_values(spec, &cols, &large, err));
     TRY(cuda_rise(cuda, cuda->weights, err)); /* the first weight brings the memory of all back */
     if (large != w->view.large_scales) { /* recorded products know of it, and tables of experts */
         record_forget(cuda);
@@ -334,5 +312,5 @@ qr_status cuda_renew_weight(struct backend *b, struct weight *w, const struct we
     }
     w->spec.values = spec->values;
     w->spec.scales = spec->scales;
-    return send(cuda, w, scales, err);
+    return send(cuda, w, err);
 }

@@ -21,6 +21,11 @@
 #endif
 
 enum { WIDE_TILES = 4, WIDE_ROWS = WIDE_TILES * TILE_ROWS, STAGE_COLUMNS = 64, STAGE_ROW_BYTES = 2 * STAGE_COLUMNS };
+enum { INT8_COLUMNS = STAGE_ROW_BYTES }; /* of a stage of INT8 */
+template <int FORMAT> static __host__ __device__ constexpr int stage_columns()
+{
+    return FORMAT == WEIGHT_INT8 ? (int)INT8_COLUMNS : (int)STAGE_COLUMNS;
+}
 enum { WARPGROUP = 128, SUMMING = 2 * WARPGROUP, WIDE_THREADS = SUMMING + WARPGROUP };
 enum { SLAB_ROWS = 64, SLAB_PITCH = SLAB_ROWS + 4 };
 
@@ -30,7 +35,7 @@ static __host__ __device__ constexpr int half_of(int tokens) { return tokens < 6
 /* The ring's parts for a format and a number of rows of activations. */
 template <int FORMAT, int TOKENS> struct wide_ring {
     enum { HALF = half_of(TOKENS), HALVES = TOKENS / HALF };
-    enum { PIECE = 2 * blocks<FORMAT>::BYTES, CODES = WIDE_TILES * PIECE, ROWS = TOKENS * STAGE_ROW_BYTES };
+    enum { PIECE = stage_columns<FORMAT>() / BLOCK_COLUMNS * blocks<FORMAT>::BYTES, CODES = WIDE_TILES * PIECE, ROWS = TOKENS * STAGE_ROW_BYTES };
     enum { SLABS = 2 * HALF * SLAB_PITCH * 4, ROOM = (220 << 10) - SLABS };
     enum { FIT = ROOM / (CODES + ROWS), STAGES = FIT < 12 ? FIT : 12 };
     enum { CODES_AT = STAGES * ROWS, SLABS_AT = CODES_AT + STAGES * CODES, BARRIERS_AT = SLABS_AT + SLABS };
@@ -250,7 +255,7 @@ template <int FORMAT, int TOKENS, typename Work>
 static __device__ inline void copy_packed(const Work &work, const wide_memory<FORMAT, TOKENS> &memory, int t)
 {
     typedef wide_ring<FORMAT, TOKENS> ring;
-    const int units = work.units(), stages = work.shape().k / STAGE_COLUMNS;
+    const int units = work.units(), stages = work.shape().k / stage_columns<FORMAT>();
     const int ahead = stages < ring::STAGES ? stages : (int)ring::STAGES; /* their weights need no earlier kernel */
     ring_place<ring::STAGES> to = {0, 1};
     if ((int)blockIdx.x < units) {
@@ -279,7 +284,7 @@ static __device__ inline void copy_gathered(const Work &work, const wide_memory<
 {
     typedef wide_ring<FORMAT, TOKENS> ring;
     enum { LAG = ring::STAGES - 2 < 6 ? ring::STAGES - 2 : 6, EACH = TOKENS / 16 };
-    const int units = work.units(), stages = work.shape().k / STAGE_COLUMNS, first = thread / 8, piece = thread % 8;
+    const int units = work.units(), stages = work.shape().k / stage_columns<FORMAT>(), first = thread / 8, piece = thread % 8;
     const uint32_t own = (uint32_t)(first * STAGE_ROW_BYTES + (piece ^ first % 8) * 16);
     ring_place<ring::STAGES> to = {0, 1}, shown = {0, 0};
     int started = 0;
@@ -466,7 +471,9 @@ static __device__ inline void sum_units(const Work &work, const wide_memory<FORM
     }
 }
 
-template <int FORMAT, int TOKENS, typename Work> static __device__ inline void wide_tiles(const Work &work)
+/* The threads of a block; those that sum do what they are given. */
+template <int FORMAT, int TOKENS, typename Work, typename Sum>
+static __device__ inline void wide_threads(const Work &work, const Sum &sum)
 {
     typedef wide_ring<FORMAT, TOKENS> ring;
     extern __shared__ __align__(1024) uint8_t wide_bytes[];
@@ -491,8 +498,14 @@ template <int FORMAT, int TOKENS, typename Work> static __device__ inline void w
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         if (Work::PACKED)
             await_earlier();
-        sum_units<FORMAT, TOKENS>(work, memory);
+        sum(memory);
     }
+}
+
+template <int FORMAT, int TOKENS, typename Work> static __device__ inline void wide_tiles(const Work &work)
+{
+    wide_threads<FORMAT, TOKENS>(
+        work, [&](const wide_memory<FORMAT, TOKENS> &memory) { sum_units<FORMAT, TOKENS>(work, memory); });
 }
 
 #else
