@@ -124,7 +124,7 @@ static struct weight *weight_of(enum weight_format format, int32_t n, int32_t k,
                                 const uint8_t *scales)
 {
     struct weight *w;
-    struct weight_spec s = {"bench", format, n, k, 32, splits, values, scales};
+    struct weight_spec s = {"bench", format, n, k, 32, splits, false, values, scales};
     MUST(gpu->prepare_weight(gpu, &s, &w, err));
     return w;
 }
