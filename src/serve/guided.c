@@ -132,5 +132,5 @@ bool guided_alone(const struct json *body, const struct request_text *text, cons
     struct guide g;
     if (!text->grammar || !qr_chat_grammar(chat) || !find_guide(body, &g, refusal))
         return true;
-    return refuse(refusal, 400, NULL, g.param, "%s: not with response_format, a forced tool_choice or strict tools", g.param);
+    return refuse(refusal, 400, NULL, g.param, "%s: not with response_format (text.format, output_config.format), a forced tool_choice or strict tools", g.param);
 }
