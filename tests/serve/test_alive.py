@@ -66,7 +66,8 @@ def threads(s):
 
 
 def stop(s):
-    """Stops the engine's thread, which has worked most, where it holds nothing that others need: the metrics are told."""
+    """Stops the engine's thread, which has worked most, where it holds nothing that others need: the metrics are told, and
+    the keeper lets a stream begin."""
     thread = max(threads(s).items(), key=lambda t: t[1])[0]
     if libc.ptrace(SEIZE, thread, None, None) != 0:
         print(f"skipped: a test may not stop a thread here ({os.strerror(ctypes.get_errno())})")
@@ -78,6 +79,8 @@ def stop(s):
         c.timeout = 5
         try:
             s.ask("GET", "/metrics", connection=c)
+            c.request("POST", "/v1/completions", json.dumps(BODIES["/v1/completions"]))
+            c.getresponse()
             return thread
         except OSError:
             libc.ptrace(7, thread, None, None)  # goes on
