@@ -1,6 +1,6 @@
-/* What the CUDA backend's streaming operators reach beside the memory they read: products of FP8, FP4 and INT8 weights at the
- * released widths, experts, attention. The bound is read in the same run. Arguments name the parts to run (linear, expert,
- * attend, or a word of a line's name); none: all.
+/* What the CUDA backend's streaming operators reach beside the memory they read: products of FP8, FP4 and INT8 weights at
+ * the released widths, experts, what stands between two sub-blocks, attention. The bound is read in the same run. Arguments
+ * name the parts to run (linear, expert, between, attend, or a word of a line's name); none: all.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -406,6 +406,68 @@ static void bench_attend(const char *name, int32_t visible, int32_t topk)
     free(numbers), free(ends), free(many), free(table), free(ids), free(zeros);
 }
 
+/* ---- what stands between two sub-blocks, and the router ---- */
+
+static void bench_between(const char *name, int32_t hidden, int32_t experts, int32_t active)
+{
+    enum { MOST_ROWS = 4096, STREAMS = 4, OUTPUTS = (2 + STREAMS) * STREAMS, CALLS = 8 };
+    static const int32_t counts[] = {1, 8, 64, 256, MOST_ROWS};
+    if (!wanted("between", name))
+        return;
+    const int64_t inputs = (int64_t)STREAMS * hidden;
+    uint8_t *fn = bytes_of(OUTPUTS * inputs * 4, false), *codes = bytes_of((int64_t)experts * hidden * 2, false);
+    for (int64_t i = 0; i < OUTPUTS * inputs; i++)
+        ((float *)(void *)fn)[i] = (float)(int8_t)fn[4 * i] * 1e-4f;
+    for (int64_t i = 1; i < (int64_t)experts * hidden * 2; i += 2)
+        codes[i] = (uint8_t)(0x3B | (codes[i] & 0x80));
+    struct weight_spec mixing = {"bench", WEIGHT_F32, OUTPUTS, (int32_t)inputs, 0, 1, false, fn, NULL},
+                       choosing = {"bench", WEIGHT_BF16, experts, hidden, 0, 1, false, codes, NULL};
+    struct weight *mixes, *gate;
+    MUST(gpu->prepare_weight(gpu, &mixing, &mixes, err));
+    MUST(gpu->prepare_weight(gpu, &choosing, &gate, err));
+    int32_t *ids = (int32_t *)malloc((size_t)MOST_ROWS * active * 4);
+    for (int i = 0; i < MOST_ROWS * active; i++)
+        ids[i] = i % active * 7 + (int32_t)(roll() % 7);
+    const struct streams x = {ACT_BF16, STREAMS, hidden, noise(MOST_ROWS * inputs * 2)};
+    struct activation normed = plain_rows(MOST_ROWS, hidden);
+    struct step step = {};
+    static float mean[MOST_ROWS * STREAMS * STREAMS]; /* streams stay finite, call after call */
+    for (float &c : mean)
+        c = 0.2f;
+    float *comb = (float *)device(mean, sizeof mean), *post = (float *)noise(MOST_ROWS * STREAMS * 4),
+          *pre = (float *)noise(MOST_ROWS * STREAMS * 4), *base = (float *)noise(OUTPUTS * 4);
+    struct op_combine sum = {};
+    sum.idx = (int32_t *)device(ids, (int64_t)MOST_ROWS * active * 4), sum.active = active, sum.hidden = hidden;
+    sum.routed = noise((int64_t)MOST_ROWS * active * hidden * 2), sum.shared = noise((int64_t)MOST_ROWS * hidden * 2);
+    sum.out = noise((int64_t)MOST_ROWS * hidden * 2);
+    struct op_expand expand = {};
+    expand.y = sum.out, expand.post = post, expand.comb = comb, expand.x = x;
+    struct op_mhc_mix mix = {};
+    mix.x = x, mix.fn = mixes, mix.base = mix.scale = base, mix.norm_eps = mix.hc_eps = 1e-6f, mix.iterations = 20;
+    mix.pre = pre, mix.post = post, mix.comb = comb;
+    struct op_collapse collapse = {};
+    collapse.x = x, collapse.pre = pre, collapse.norm = noise(hidden * 2), collapse.norm_eps = 1e-6f, collapse.normed = normed;
+    struct op_route route = {};
+    route.step = &step, route.x = normed, route.gate = gate, route.experts = experts, route.active = active, route.scaling = 1;
+    route.idx = (int32_t *)noise((int64_t)MOST_ROWS * active * 4), route.weight = (float *)noise((int64_t)MOST_ROWS * active * 4);
+    const double row_bytes = (double)inputs * 4 + hidden * 2.0 * (active + 3);
+    char route_name[64];
+    snprintf(route_name, sizeof route_name, "%s, router", name);
+    for (int32_t rows : counts) {
+        sum.rows.count = expand.rows.count = mix.rows.count = collapse.rows.count = route.rows.count = rows;
+        line(name, rows, rows * row_bytes, seconds_of(CALLS, [&](int) {
+                 MUST(gpu->combine(gpu, &sum, err));
+                 MUST(gpu->expand(gpu, &expand, err));
+                 MUST(gpu->mhc_mix(gpu, &mix, err));
+                 MUST(gpu->collapse(gpu, &collapse, err));
+             }));
+        line(route_name, rows, (double)hidden * 2 * (rows + experts),
+             seconds_of(CALLS, [&](int) { MUST(gpu->route(gpu, &route, err)); }));
+    }
+    gpu->release_weight(gpu, mixes), gpu->release_weight(gpu, gate);
+    free(fn), free(codes), free(ids);
+}
+
 int main(int argc, char **argv)
 {
     static struct model_plan plan;
@@ -430,6 +492,7 @@ int main(int argc, char **argv)
     bench_experts("experts V4.1 384 x 6, 5120, 2304", WEIGHT_FP4, 384, 6, 5120, 2304, 32);
     bench_experts("experts V4 256 x 6, 4096, 2048", WEIGHT_FP4, 256, 6, 4096, 2048, 128);
     bench_experts("INT8 experts V4 256 x 6, 4096, 2048", WEIGHT_INT8, 256, 6, 4096, 2048, 0);
+    bench_between("between 4 x 4096, 6 of 256", 4096, 256, 6);
     bench_attend("attend 128", 0, 0);
     bench_attend("attend 128 + 512 chosen", 32768, 512);
     bench_attend("attend 128 + 2048 rows", 2048, 0);

@@ -2,6 +2,8 @@
  * among many rows, and its values are the reference's up to the order of sums. Without a device: a visible skip. */
 #include "support/twins.h"
 
+enum { ACTIVE = 3 };
+
 CASE(mix)
 {
     RUN_ON(mhc_mix, .x = {ACT_BF16, 4, c->k, IN(0)}, .fn = twin_weight_of(side, c->w[0]), .base = IN(1), .scale = IN(2),
@@ -13,6 +15,28 @@ CASE(collapse)
     RUN_ON(collapse, .x = {ACT_BF16, 4, c->k, IN(0)}, .pre = IN(1), .norm = IN(2), .norm_eps = 1e-6f,
            .normed = twin_act(ACT_BF16, c->out[0].buffer, NULL, c->k, 0, side),
            .quantized = twin_act(ACT_Q8, c->out[1].buffer, c->out[2].buffer, c->k, 32, side));
+}
+
+/* Everything between two sub-blocks in one list, which a device may join: the streams (output 0) start as in[9]. */
+CASE(between)
+{
+    struct backend *b = backend_of(side);
+    const struct streams x = {ACT_BF16, 4, c->k, OUT(0)};
+    const struct op_combine sum = {.rows = rows, .idx = IN(3), .active = ACTIVE, .hidden = c->k, .routed = IN(4),
+                                   .shared = IN(5), .out = IN(6)};
+    const struct op_expand expand = {.rows = rows, .y = IN(6), .post = IN(7), .comb = IN(8), .x = x};
+    const struct op_mhc_mix mix = {.rows = rows, .x = x, .fn = twin_weight_of(side, c->w[0]), .base = IN(0), .scale = IN(1),
+                                   .norm_eps = 1e-6f, .hc_eps = 1e-6f, .iterations = 20, .pre = OUT(1), .post = IN(10),
+                                   .comb = OUT(2)};
+    if (side == GPU)
+        MUST(b->upload(b, OUT(0), c->in[9]->host, (int64_t)c->in[9]->bytes, err));
+    else
+        memcpy(OUT(0), c->in[9]->host, c->in[9]->bytes);
+    MUST(b->combine(b, &sum, err));
+    MUST(b->expand(b, &expand, err));
+    MUST(b->mhc_mix(b, &mix, err));
+    RUN_ON(collapse, .x = x, .pre = OUT(1), .norm = IN(2), .norm_eps = 1e-6f,
+           .normed = twin_act(ACT_BF16, c->out[3].buffer, NULL, c->k, 0, side));
 }
 
 CASE(norm)
@@ -118,6 +142,21 @@ static void small_operators_keep_a_row_and_stay_near_the_reference(void **state)
     mixing.out[1] = (struct output){twin_room(ROWS * 16), 16, KIND_F32, 1e-4};
     mixing.out[2] = (struct output){twin_room(ROWS * 64), 64, KIND_F32, 1e-4};
     check_case(&mixing);
+
+    struct test_case all = {.name = "between", .run = run_between, .k = D, .w = {mixing.w[0]}};
+    struct buffer *idx = twin_room(ROWS * ACTIVE * 4);
+    for (int i = 0; i < ROWS * ACTIVE; i++)
+        ((int32_t *)(void *)idx->host)[i] = (int32_t)(dice_next(&twins.dice) % 7);
+    twin_send(idx);
+    struct buffer *const in[] = {mixing.in[1], mixing.in[2], norm, idx, twin_bf16((int64_t)ROWS * ACTIVE * D, 1),
+                                 twin_bf16(ROWS * D, 1), twin_room(ROWS * D * 2), twin_f32(ROWS * 4, 1),
+                                 twin_f32(ROWS * 16, 0.5f), streams, twin_room(ROWS * 16)};
+    memcpy(all.in, in, sizeof in);
+    all.out[0] = (struct output){twin_room((size_t)ROWS * 4 * D * 2), 4 * D * 2, KIND_BF16, 0.01};
+    all.out[1] = mixing.out[0];
+    all.out[2] = mixing.out[2];
+    all.out[3] = (struct output){twin_room((size_t)ROWS * D * 2), D * 2, KIND_BF16, 0.01};
+    check_case(&all);
 
     struct test_case c = {
         .name = "collapse", .run = run_collapse, .k = D, .in = {streams, twin_f32(ROWS * 4, 1), norm}};

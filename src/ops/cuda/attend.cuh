@@ -151,8 +151,6 @@ static __device__ int64_t block_at(const struct attending &a, int row, int block
     return (int64_t)row * a.blocks + block;
 }
 
-static __device__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-
 /* Eight channels of a key into shared memory; the copy is awaited with the thread's others. */
 static __device__ void bring_channels(uint16_t *to, const struct key_place &place, int c, int head_dim)
 {

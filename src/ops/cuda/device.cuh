@@ -203,6 +203,8 @@ static inline bool is_wide(const void *data) { return (uintptr_t)data % 16 == 0;
 
 /* ---- copies into shared memory ---- */
 
+static __device__ inline uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
 static __device__ inline void copy_16(uint32_t to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
@@ -228,6 +230,23 @@ static __device__ inline double warp_sum(double x)
     for (int o = WARP / 2; o > 0; o /= 2)
         x += __shfl_xor_sync(ALL_LANES, x, o);
     return x;
+}
+
+/* The same of N numbers, a power of two: number n in lanes n * WARP / N and behind. Each is added up as warp_sum does. */
+template <int N, int FROM = WARP / 2> static __device__ inline double warp_sums(double (&x)[N])
+{
+    enum { LEFT = FROM * N / WARP }; /* numbers in a lane behind this step; 0: one, in several lanes */
+    const bool upper = threadIdx.x & FROM;
+    if constexpr (LEFT == 0)
+        x[0] += __shfl_xor_sync(ALL_LANES, x[0], FROM);
+#pragma unroll
+    for (int i = 0; i < LEFT; i++) {
+        const double mine = upper ? x[i + LEFT] : x[i], other = upper ? x[i] : x[i + LEFT];
+        x[i] = mine + __shfl_xor_sync(ALL_LANES, other, FROM);
+    }
+    if constexpr (FROM > 1)
+        return warp_sums<N, FROM / 2>(x);
+    return x[0];
 }
 
 static __device__ inline float warp_max(float x)

@@ -1,10 +1,10 @@
 #include "ops/cuda/route.cuh"
 
-/* The router of many rows: a block of threads takes 16 rows and 32 experts, a warp 4 and 8 of them. Its lane l sums the
+/* The router of many rows: a block of threads takes 16 rows and 16 experts, a warp 4 and 8 of them. Its lane l sums the
  * columns that thread l of a warp of route_kernel sums, one of that kernel's four warps after the other, in binary64 as
  * there: the bits are the same. */
 
-enum { MANY_THREADS = 512, ROWS = 16, EXPERTS = 32, WARP_ROWS = 4, WARP_EXPERTS = 8, TILE = ROWS + EXPERTS };
+enum { MANY_THREADS = 256, ROWS = 16, EXPERTS = 16, TILE = ROWS + EXPERTS, WARP_ROWS = 4, WARP_EXPERTS = 8, PAIRS = WARP_ROWS * WARP_EXPERTS };
 enum { QUARTERS = 4 /* warps of route_kernel */, CHUNK = 4 * WARP, STRIDE = QUARTERS * CHUNK, EACH = TILE * WARP / MANY_THREADS };
 enum { CHOOSE_THREADS = 256, MANY_ROWS = 128 /* as measured */ };
 
@@ -26,7 +26,7 @@ static __device__ inline int64_t row_of(const struct many &m, int64_t i)
     return row_at(m.op.rows, i) + (m.op.rows.index ? 0 : m.offset);
 }
 
-static __global__ void __launch_bounds__(MANY_THREADS, 1) many_scores(const __grid_constant__ struct many m)
+static __global__ void __launch_bounds__(MANY_THREADS, 2) many_scores(const __grid_constant__ struct many m)
 {
     await_earlier();
     extern __shared__ __align__(16) uint8_t chunk_memory[];
@@ -63,7 +63,7 @@ static __global__ void __launch_bounds__(MANY_THREADS, 1) many_scores(const __gr
         }
     };
 
-    double total = 0, sum[WARP_ROWS][WARP_EXPERTS] = {}; /* total: of the pair whose number is the lane's */
+    double total = 0, sum[PAIRS] = {}; /* total: of the pair whose number is the lane's */
     ask(0);
     put(0);
     __syncthreads();
@@ -83,18 +83,15 @@ static __global__ void __launch_bounds__(MANY_THREADS, 1) many_scores(const __gr
             const double2 v = c.value[own_expert + e][0][lane], w = c.value[own_expert + e][1][lane];
 #pragma unroll
             for (int r = 0; r < WARP_ROWS; r++) /* products of two f32 are exact, so they may be fused */
-                sum[r][e] += fma(v.x, x[r][0].x, v.y * x[r][0].y) + fma(w.x, x[r][1].x, w.y * x[r][1].y);
+                sum[r * WARP_EXPERTS + e] += fma(v.x, x[r][0].x, v.y * x[r][0].y) + fma(w.x, x[r][1].x, w.y * x[r][1].y);
         }
         if (i + 1 < QUARTERS * steps)
             put(i + 1);
         if (i % steps == steps - 1) {
+            total += warp_sums(sum);
 #pragma unroll
-            for (int p = 0; p < WARP_ROWS * WARP_EXPERTS; p++) {
-                const double all = warp_sum(sum[p / WARP_EXPERTS][p % WARP_EXPERTS]);
-                sum[p / WARP_EXPERTS][p % WARP_EXPERTS] = 0;
-                if (lane == p)
-                    total += all;
-            }
+            for (int p = 0; p < PAIRS; p++)
+                sum[p] = 0;
         }
         __syncthreads();
     }
