@@ -121,6 +121,34 @@ static void without_a_path_nothing_is_kept(void **state)
     expert_use_close(&u);
 }
 
+static void want_of_memory_is_a_status_and_loses_nothing(void **state)
+{
+    (void)state;
+    const char *path = scratch_path(scratch, "faults.json");
+    const struct model_plan plan = plan_with(LAYERS, EXPERTS);
+    const uint64_t visits[ALL] = {1, 2, 3};
+    qr_status st = QR_NO_MEMORY;
+    if (!alloc_fault_supported())
+        skip();
+    keep(path, 1);
+    const int64_t before = alloc_live();
+    for (int64_t n = 1; st != QR_OK; n++) {
+        struct expert_use u;
+        alloc_fault_at(n, 0);
+        st = expert_use_open(path, &plan, &counting, &u, NULL);
+        if (st == QR_OK)
+            st = expert_use_keep(&u, visits, NULL);
+        alloc_fault_at(0, 0);
+        assert_true(st == QR_OK || st == QR_NO_MEMORY);
+        expert_use_close(&u);
+        assert_int_equal(alloc_live(), before);
+    }
+    struct expert_use u = open_use(path, LAYERS, EXPERTS);
+    for (uint64_t i = 0; i < ALL; i++)
+        assert_int_equal(u.visits[i], i + visits[i]);
+    expert_use_close(&u);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -128,6 +156,7 @@ int main(void)
         cmocka_unit_test(large_numbers_are_halved_together),
         cmocka_unit_test(what_is_no_such_file_is_left_and_begun_anew),
         cmocka_unit_test(without_a_path_nothing_is_kept),
+        cmocka_unit_test(want_of_memory_is_a_status_and_loses_nothing),
     };
     return cmocka_run_group_tests(tests, scratch_begin, scratch_end);
 }

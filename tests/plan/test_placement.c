@@ -1,4 +1,5 @@
 /* Which routed experts lie on a device, and which in host memory (plan/placement.h). */
+#include "base/alloc.h"
 #include "plan/placement.h"
 #include "support/support.h"
 
@@ -56,12 +57,31 @@ static void what_fits_wholly_has_nothing_in_host_memory(void **state)
     placement_free(&p);
 }
 
+static void want_of_memory_is_a_status(void **state)
+{
+    (void)state;
+    const int64_t before = alloc_live();
+    struct expert_placement p;
+    qr_status st = QR_NO_MEMORY;
+    if (!alloc_fault_supported())
+        skip();
+    for (int64_t n = 1; st != QR_OK; n++) {
+        alloc_fault_at(n, 0);
+        st = placement_make(3, 4, 5, 1, NULL, &p, NULL);
+        alloc_fault_at(0, 0);
+        assert_true(st == QR_OK || st == QR_NO_MEMORY);
+        placement_free(&p);
+        assert_int_equal(alloc_live(), before);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_knowledge_each_layer_gets_as_many),
         cmocka_unit_test(those_used_most_lie_on_the_device),
         cmocka_unit_test(what_fits_wholly_has_nothing_in_host_memory),
+        cmocka_unit_test(want_of_memory_is_a_status),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

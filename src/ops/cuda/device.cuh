@@ -483,6 +483,13 @@ static __device__ inline void await_earlier(void)
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
+/* The same of a kernel that lets the next one start when it has ended itself. */
+static __device__ inline void await_alone(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 /* Lets a kernel have `bytes` of dynamic shared memory; asked of the driver once, for all it can have. */
 static inline cudaError_t allow_shared(struct cuda_backend *cuda, const void *kernel, size_t bytes)

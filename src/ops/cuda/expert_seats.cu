@@ -2,9 +2,10 @@
 
 /* Experts of host memory come to their seats (seats.h). */
 
-enum { FETCH_THREADS = MOST_EXPERTS, FETCH_BLOCKS = 8, COPIES = 4 };
+/* Small blocks, and few: they find room beside the shared expert's. */
+enum { FETCH_THREADS = 256, EACH = MOST_EXPERTS / FETCH_THREADS, FETCH_BLOCKS = 4, COPIES = 8 };
 
-/* Where the books of a block's decision stand; every block comes to the same. */
+/* Where a block's decision stands; every block comes to the same. */
 struct decision {
     uint32_t visits[MOST_EXPERTS];
     unsigned long long stamp[MOST_SEATS];
@@ -68,16 +69,16 @@ struct role {
     int32_t seat;
 };
 
-/* The last block to come writes the books; a thread an expert. */
-static __device__ void write_books(const struct expert_work &w, const struct decision &d, const struct role &r, int found,
-                                   int copied, int seated)
+/* How many experts are on the device, come to a seat, and sit. */
+struct tally {
+    int here, arrivals, seated;
+};
+
+static __device__ void write_expert(const struct expert_work &w, const struct decision &d, const struct role &r, int e,
+                                    unsigned long long now)
 {
     const struct seating &s = w.seating;
     struct seat_books *books = s.books;
-    struct expert_view *views = (struct expert_view *)w.experts;
-    int32_t *home = books->home[s.table] + threadIdx.x;
-    const int e = threadIdx.x;
-    const unsigned long long now = books->clock + 1;
     if (r.needed) {
         books->turn[e] = r.sits ? w.op.experts + r.seat : !r.absent && s.nth == 0 ? e : -1;
         if (s.nth == 0)
@@ -85,77 +86,109 @@ static __device__ void write_books(const struct expert_work &w, const struct dec
     }
     if (r.sits)
         books->stamp[r.seat] = now;
-    if (r.comes) {
-        int32_t *before = books->owner[r.seat];
-        if (before)
-            *before = -1;
-        books->owner[r.seat] = home;
-        *home = r.seat;
-        struct expert_view &view = views[w.op.experts + r.seat];
-        view.w1.large_scales = views[e].w1.large_scales;
-        view.w2.large_scales = views[e].w2.large_scales;
-        view.w3.large_scales = views[e].w3.large_scales;
-    }
-    __syncthreads();
-    if (e > 0)
+    if (!r.comes)
         return;
-    books->clock = now;
-    books->seated = seated;
-    books->counts.found += (unsigned)found;
-    books->counts.copied += (unsigned)copied;
-    books->counts.bytes += (unsigned long long)copied * s.bytes;
-    *(volatile unsigned long long *)&s.counts->found = books->counts.found;
-    *(volatile unsigned long long *)&s.counts->copied = books->counts.copied;
-    *(volatile unsigned long long *)&s.counts->bytes = books->counts.bytes;
+    int32_t *home = books->home[s.table] + e, *before = books->owner[r.seat];
+    if (before)
+        *before = -1;
+    books->owner[r.seat] = home;
+    *home = r.seat;
+    struct expert_view *views = (struct expert_view *)w.experts, &view = views[w.op.experts + r.seat];
+    view.w1.large_scales = views[e].w1.large_scales;
+    view.w2.large_scales = views[e].w2.large_scales;
+    view.w3.large_scales = views[e].w3.large_scales;
 }
 
-static __global__ void __launch_bounds__(FETCH_THREADS) fetch_kernel(const __grid_constant__ struct expert_work w)
+static __device__ void write_counts(const struct seating &s, const struct tally &n, unsigned long long now)
+{
+    struct seat_books *books = s.books;
+    volatile struct seat_counts *counts = s.counts;
+    books->clock = now;
+    books->seated = n.seated;
+    books->counts.found += (unsigned)(n.here + n.seated - n.arrivals);
+    books->counts.copied += (unsigned)n.arrivals;
+    books->counts.bytes += (unsigned long long)n.arrivals * s.bytes;
+    counts->found = books->counts.found;
+    counts->copied = books->counts.copied;
+    counts->bytes = books->counts.bytes;
+}
+
+/* Seats those of this round; `role`: of the thread's experts. */
+static __device__ struct tally decide(const struct expert_work &w, struct decision &d, struct role (&role)[EACH])
+{
+    const struct seating &s = w.seating;
+    const int first = EACH * threadIdx.x;
+    unsigned long long own = 0, all, arrivals;
+    int comes = 0;
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        role[j].needed = d.visits[first + j] > 0;
+        role[j].absent = role[j].needed && w.experts[first + j].on_host;
+        own += role[j].absent ? 1 : role[j].needed ? 1ull << 32 : 0;
+    }
+    int rank = (int)(uint32_t)sum_before(own, &all);
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        struct role &r = role[j];
+        r.sits = r.absent && rank / s.count == s.nth;
+        rank += r.absent;
+        r.seat = r.sits ? fresh(s.books->home[s.table] + first + j) : -1;
+        r.comes = r.sits && r.seat < 0;
+        comes += r.comes;
+        if (r.seat >= 0)
+            d.taken[r.seat] = true;
+    }
+    __syncthreads();
+    int number = (int)sum_before((unsigned)comes, &arrivals);
+    if (arrivals > 0) {
+        find_free(d, s.count, (int)arrivals);
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < EACH; j++)
+            if (role[j].comes) {
+                role[j].seat = d.free[number];
+                d.coming[number++] = first + j;
+            }
+        __syncthreads();
+    }
+    const int left = (int)(uint32_t)all - s.nth * s.count;
+    return {s.nth == 0 ? (int)(all >> 32) : 0, (int)arrivals, left < 0 ? 0 : left < s.count ? left : s.count};
+}
+
+/* The kernel behind it is started when all has come: until then others may have the multiprocessors. */
+static __global__ void __launch_bounds__(FETCH_THREADS, 4) fetch_kernel(const __grid_constant__ struct expert_work w)
 {
     __shared__ struct decision d;
     __shared__ bool last;
     const struct seating &s = w.seating;
-    const int e = threadIdx.x;
-    unsigned long long all, arrivals;
-    await_earlier();
-    d.visits[e] = 0;
-    if (e < s.count) {
-        d.stamp[e] = __ldcg(&s.books->stamp[e]);
-        d.taken[e] = false;
+    await_alone();
+    for (int e = threadIdx.x; e < MOST_EXPERTS; e += FETCH_THREADS)
+        d.visits[e] = 0;
+    for (int i = threadIdx.x; i < s.count; i += FETCH_THREADS) {
+        d.stamp[i] = __ldcg(&s.books->stamp[i]);
+        d.taken[i] = false;
     }
     __syncthreads();
     count_visits(w, d.visits);
     __syncthreads();
-    struct role r = {.needed = d.visits[e] > 0};
-    r.absent = r.needed && w.experts[e].on_host;
-    const int64_t rank = (int64_t)(sum_before((unsigned long long)(r.needed && !r.absent) << 32 | r.absent, &all) & 0xFFFFFFFF);
-    r.sits = r.absent && rank / s.count == s.nth;
-    r.seat = r.sits ? fresh(s.books->home[s.table] + e) : -1;
-    r.comes = r.sits && r.seat < 0;
-    if (r.seat >= 0)
-        d.taken[r.seat] = true;
-    __syncthreads();
-    const int number = (int)sum_before(r.comes, &arrivals);
-    if (arrivals > 0) {
-        find_free(d, s.count, (int)arrivals);
-        __syncthreads();
-        if (r.comes) {
-            r.seat = d.free[number];
-            d.coming[number] = e;
-        }
-        __syncthreads();
-        for (int i = 0; i < (int)arrivals; i++)
-            copy_expert(s, w.experts[d.coming[i]], d.free[i]);
-    }
+    struct role role[EACH];
+    const struct tally n = decide(w, d, role);
+    for (int i = 0; i < n.arrivals; i++)
+        copy_expert(s, w.experts[d.coming[i]], d.free[i]);
     __threadfence();
     __syncthreads();
-    if (e == 0)
+    if (threadIdx.x == 0)
         last = atomicInc(&s.books->arrived, gridDim.x - 1) == gridDim.x - 1;
     __syncthreads();
     if (!last)
-        return;
-    const int absent = (int)(all & 0xFFFFFFFF), here = (int)(all >> 32), left = absent - s.nth * s.count;
-    const int seated = left < s.count ? (left > 0 ? left : 0) : s.count;
-    write_books(w, d, r, (s.nth == 0 ? here : 0) + seated - (int)arrivals, (int)arrivals, seated);
+        return; /* the last block to come writes the books */
+    const unsigned long long now = s.books->clock + 1;
+#pragma unroll
+    for (int j = 0; j < EACH; j++)
+        write_expert(w, d, role[j], EACH * threadIdx.x + j, now);
+    __syncthreads();
+    if (threadIdx.x == 0)
+        write_counts(s, n, now);
 }
 
 struct seating seating_of(const struct cuda_backend *cuda, const struct op_expert *op, const struct expert_table *table,
