@@ -155,7 +155,8 @@ typedef struct qr_engine_options {
     /* A device with memory of its own: bytes of it that routed experts may take, of which the rest lie in pinned host memory and
      * are copied when a step needs them (0: all of them if they fit, or what everything else leaves). Changes no bit. And a
      * file that keeps from run to run which experts are used most, to put these on the device; it is written when the engine is
-     * destroyed, and begun when it is not there or is none (NULL: the first experts of each layer lie on the device). */
+     * destroyed, and begun when it is not there; one that is none is left as it is (NULL: the first experts of each layer lie on
+     * the device). */
     uint64_t expert_memory;
     const char *expert_use;
 } qr_engine_options;

@@ -12,6 +12,14 @@ static const uint64_t most_visits = (uint64_t)1 << 40; /* of one expert */
 
 static int64_t count_of(const struct expert_use *u) { return (int64_t)u->layers * u->experts; }
 
+static bool any(const struct expert_use *u, const uint64_t *visits)
+{
+    for (int64_t i = 0; visits && i < count_of(u); i++)
+        if (visits[i])
+            return true;
+    return false;
+}
+
 /* ---- reading ---- */
 
 static qr_status same_number(const struct json *root, const char *member, int32_t wanted, const char *path, qr_error *err)
@@ -86,19 +94,13 @@ qr_status expert_use_open(const char *path, const struct model_plan *plan, const
         return qr_fail(err, st, "%s", found.message);
     }
     if (st != QR_OK) {
-        qr_logf(log, QR_LOG_WARN, "use of experts is not known: %s", found.message);
-        memset(out->visits, 0, (size_t)count_of(out) * sizeof *out->visits);
+        qr_logf(log, QR_LOG_WARN, "use of experts is neither known nor kept: %s", found.message);
+        expert_use_close(out);
     }
     return QR_OK;
 }
 
-bool expert_use_is_known(const struct expert_use *u)
-{
-    for (int64_t i = 0; u->visits && i < count_of(u); i++)
-        if (u->visits[i])
-            return true;
-    return false;
-}
+bool expert_use_is_known(const struct expert_use *u) { return any(u, u->visits); }
 
 void expert_use_close(struct expert_use *u)
 {
@@ -144,7 +146,7 @@ qr_status expert_use_keep(struct expert_use *u, const uint64_t *visits, qr_error
 {
     const char *text;
     size_t length;
-    if (!u->path)
+    if (!u->path || !any(u, visits))
         return QR_OK;
     add(u, visits);
     struct json_writer *w = json_writer_open(false);
