@@ -349,7 +349,7 @@ static void bench_attend(const char *name, int32_t visible, int32_t topk)
     enum { HEADS = 64, DIM = 512, WINDOW = 128, MOST_ROWS = 64, PROMPT = 4096, CALLS = 16, BLOCK_ROWS = 32, RATIO = 4 };
     if (!wanted("attend", name))
         return;
-    static const int32_t counts[] = {1, 8, 64, 1024, PROMPT};
+    static const int32_t counts[] = {1, 8, 16, 64, 1024, PROMPT};
     const int32_t blocks = (visible + PROMPT / RATIO) / BLOCK_ROWS + 1, kept = topk ? topk : 1;
     int32_t *numbers = (int32_t *)malloc(PROMPT * 4 + 4), *ends = (int32_t *)malloc(PROMPT * 4),
             *many = (int32_t *)malloc(PROMPT * 4), *table = (int32_t *)malloc((size_t)blocks * MOST_ROWS * 4),

@@ -161,7 +161,7 @@ static __device__ void bring_channels(uint16_t *to, const struct key_place &plac
 }
 
 /* Attention with heads of UNIT_DIM channels, on the matrix unit in bf16: attend_unit.cuh. */
-enum { FEW_ROWS = 12 }; /* as measured; more go to attend_wide, which gives the same bits */
+enum { FEW_ROWS = 8 }; /* as measured; more go to attend_wide, which gives the same bits */
 qr_status attend_few(struct backend *b, const struct attending *a, const struct rope_view *rope, qr_error *err);
 qr_status attend_wide(struct backend *b, const struct attending *a, const struct rope_view *rope, qr_error *err);
 
