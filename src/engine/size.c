@@ -504,11 +504,10 @@ static qr_status refuse_config(const qr_error *config, const qr_engine_options *
 /* What config and options decide by themselves: a rule that is broken, or a model that does not fit, is refused before
  * a shard is opened (runtime.md 11). The bytes are those that a whole folder of this config has. */
 static qr_status size_from_config(const char *dir, const qr_model_options *given, const struct engine_place *place,
-                                  const qr_engine_options *options, qr_error *err)
+                                  const qr_engine_options *options, struct engine_size *size, qr_error *err)
 {
     struct qr_config config;
     struct model_plan plan;
-    struct engine_size size;
     int64_t stored;
     qr_error found = {0};
     qr_status st = model_config_read(dir, given, &config, &plan, &found);
@@ -517,7 +516,7 @@ static qr_status size_from_config(const char *dir, const qr_model_options *given
     if (st != QR_OK)
         return qr_fail(err, st, "%s", found.message);
     st = schema_total(&config, &stored, err);
-    return st == QR_OK ? engine_size(&plan, stored, place, options, &size, err) : st;
+    return st == QR_OK ? engine_size(&plan, stored, place, options, size, err) : st;
 }
 
 qr_status qr_plan(const char *dir, const qr_model_options *model_options, const qr_engine_options *options,
@@ -530,7 +529,12 @@ qr_status qr_plan(const char *dir, const qr_model_options *model_options, const 
     if (st != QR_OK)
         return st;
     struct engine_place place = {.device = read.device, .threads = read.threads};
-    st = size_from_config(dir, model_options, &place, options, err);
+    st = size_from_config(dir, model_options, &place, options, &size, err);
+    struct device_memory device = {.total = 0};
+    if (st == QR_OK)
+        device = size.on_device.memory; /* asked once */
+    if (device.total > 0)
+        place.memory = &device;
     if (st == QR_OK)
         st = model_open_parts(dir, model_options, false, &model, err);
     if (st == QR_OK) {
