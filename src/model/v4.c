@@ -28,7 +28,7 @@ static qr_status pool_groups(struct pass *p, const struct compressor_weights *w,
     TRY(observe(p, inputs, err));
     TRY(CALL(compress, .rows = p->rows->emit, .step = p->step, .from = p->rows->compress_from,
              .kind = p->layer->compressor, .ratio = p->layer->ratio, .width = out.cols, .values = ws->compress_values,
-             .scores = ws->compress_scores, .tail = tail, .out = out));
+             .scores = ws->compress_scores, .tail = tail, .out = out, .padded = p->rows->emit_padded));
     return CALL(tail_write, .rows = p->rows->tail, .step = p->step, .values = ws->compress_values,
                 .scores = ws->compress_scores, .cols = cols, .tail = tail);
 }
@@ -59,7 +59,7 @@ static qr_status compressor(struct pass *p, qr_error *err)
     TRY(pool_groups(p, &p->w->compressor, tail_of(p, false), ws->pooled, POINT_COMPRESSOR_INPUTS, err));
     return CALL(row_write, .rows = p->rows->emit, .step = p->step, .ratio = p->layer->ratio, .in = ws->pooled,
                 .norm = p->w->compressor.norm, .eps = p->config->rms_norm_eps, .rope = group_rope(p), .grid = v4_key_grid(p),
-                .plane = main_plane(p));
+                .plane = main_plane(p), .padded = p->rows->emit_padded);
 }
 
 /* 5.6 step 2: the keys that the indexer scores: a compressor of their own, turned by a Hadamard matrix. */
@@ -69,7 +69,8 @@ static qr_status index_keys(struct pass *p, qr_error *err)
     TRY(pool_groups(p, &p->w->indexer.keys, tail_of(p, true), ws->ik, POINT_INDEX_INPUTS, err));
     return CALL(row_write, .rows = p->rows->emit, .step = p->step, .ratio = p->layer->ratio, .in = ws->ik,
                 .norm = p->w->indexer.keys.norm, .eps = p->config->rms_norm_eps, .rope = group_rope(p),
-                .hadamard = true, .grid = p->w8a8 ? GRID_INT8 : GRID_FP4_E8M0, .plane = index_plane(p));
+                .hadamard = true, .grid = p->w8a8 ? GRID_INT8 : GRID_FP4_E8M0, .plane = index_plane(p),
+                .padded = p->rows->emit_padded);
 }
 
 /* 5.6: which compressed rows a query attends: the best of those visible to it, by score. */

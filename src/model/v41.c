@@ -38,7 +38,7 @@ static qr_status pool_group(struct pass *p, qr_error *err)
     TRY(linear(p, p->rows->compress, ws->x, w->wgate, scores, err));
     TRY(CALL(compress, .rows = p->rows->emit, .step = p->step, .from = p->rows->compress_from,
              .kind = p->layer->compressor, .ratio = p->layer->ratio, .width = width, .values = ws->compress_values,
-             .scores = ws->compress_scores, .tail = tail, .out = ws->pooled));
+             .scores = ws->compress_scores, .tail = tail, .out = ws->pooled, .padded = p->rows->emit_padded));
     return CALL(tail_write, .rows = p->rows->tail, .step = p->step, .values = ws->compress_values,
                 .scores = ws->compress_scores, .cols = width, .tail = tail);
 }
@@ -59,9 +59,9 @@ static qr_status compressor(struct pass *p, qr_error *err)
     TRY(linear(p, emit, ws->latent, p->w->indexer.wk, ws->ik, err));
     TRY(CALL(row_write, .rows = emit, .step = p->step, .ratio = p->layer->ratio, .in = ws->ik,
              .norm = p->w->indexer.k_norm, .eps = eps, .rope = p->rope, .grid = GRID_FP4_E8M0,
-             .plane = index_plane(p)));
+             .plane = index_plane(p), .padded = p->rows->emit_padded));
     return CALL(row_write, .rows = emit, .step = p->step, .ratio = p->layer->ratio, .in = ws->latent, .eps = eps,
-                .rope = p->rope, .grid = GRID_FP4_E4M3, .plane = main_plane(p));
+                .rope = p->rope, .grid = GRID_FP4_E4M3, .plane = main_plane(p), .padded = p->rows->emit_padded);
 }
 
 /* 6: scores of the visible rows by their index keys; the best become this layer's selection, and that of the Reuse

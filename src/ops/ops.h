@@ -238,6 +238,7 @@ struct op_compress {
     const float *values, *scores;
     struct ring_plane tail;
     struct activation out;       /* [rows][width] at the listed rows */
+    bool padded;                 /* rows that end no group stand in the list: passed over; else they are refused */
 };
 
 /* Keeps compressor inputs of the listed rows in the tail ring (position mod tail rows). */
@@ -263,6 +264,7 @@ struct op_row_write {
     enum key_grid grid;
     struct row_plane plane;      /* a row whose block is unmapped is not stored */
     void *values_out;            /* bf16 [rows][cols] on the grid (INT8: rounded to bf16), for traces; NULL: not wanted */
+    bool padded;                 /* as in op_compress */
 };
 
 /* Index queries in place: rotation, optional Hadamard, grid (v41-model.md 6.1, v4-model.md 5.6, 7.4). */

@@ -43,6 +43,7 @@ struct layer_rows {
     struct row_list key;           /* rows whose window key is computed (a superset of query) */
     struct row_list compress;      /* rows whose compressor inputs are computed; empty where the layer owns no rows */
     struct row_list emit;          /* last token of each compressed row emitted here; row j = position div ratio */
+    bool emit_padded;              /* emit holds other rows too (op_compress.padded) */
     struct row_list ring;          /* rows whose window key is kept in the ring (the last R of a request at most) */
     struct row_list tail;          /* rows whose compressor inputs are kept in the tail */
     const int32_t *key_from;       /* [requests] first position whose window key is read from this forward's rows (`win_src`) */

@@ -190,6 +190,19 @@ static void fill_rows(struct assembly *a)
     s->image_mask = images ? (const uint8_t *)mask_words : NULL;
 }
 
+/* Blocks of a request's row of the table, of which the longest request has so many. */
+static int32_t table_width(const struct assembly *a, int32_t blocks)
+{
+    enum { LEAST = 8 };
+    const int64_t most = blocks_of(a->limits.geometry, a->limits.max_positions);
+    int64_t width = LEAST;
+    if (!a->limits.pads)
+        return blocks;
+    while (width < blocks)
+        width *= 2;
+    return (int32_t)(width < most ? width : most);
+}
+
 static void fill_requests(struct assembly *a)
 {
     const struct batch *batch = a->batch;
@@ -202,6 +215,7 @@ static void fill_requests(struct assembly *a)
     for (int32_t b = 0; b < s->requests; b++)
         if (blocks_of(a->limits.geometry, end_of(&batch->spans[b])) > s->block_stride)
             s->block_stride = (int32_t)blocks_of(a->limits.geometry, end_of(&batch->spans[b]));
+    s->block_stride = table_width(a, s->block_stride);
     int32_t *table = put(a, (int64_t)s->requests * s->block_stride, &s->block_table);
 
     first_row[0] = 0;
@@ -417,6 +431,16 @@ static void fill_windows(struct assembly *a, int32_t index, struct layer_rows *r
     r->window_low = window_lows(a, index, again);
 }
 
+/* Whether the rows that emit are told by their positions alone. */
+static bool pads_emits(const struct assembly *a)
+{
+    const int32_t most = a->limits.geometry->options.draft_width + 1;
+    bool few = a->limits.pads && a->step.requests > 1;
+    for (int32_t b = 0; few && b < a->step.requests; b++)
+        few = a->batch->spans[b].count <= most;
+    return few;
+}
+
 /* What the owner of compressed rows does besides. */
 static void fill_owner(struct assembly *a, int32_t index, struct layer_rows *r)
 {
@@ -427,7 +451,8 @@ static void fill_owner(struct assembly *a, int32_t index, struct layer_rows *r)
     r->compress = rows_from(a, 1);
     r->compress_from = starts(a);
     start_at(a, index, PART_EMIT);
-    r->emit = rows_from(a, layer->ratio);
+    r->emit_padded = layer->ratio > 1 && pads_emits(a);
+    r->emit = rows_from(a, r->emit_padded ? 1 : layer->ratio);
     if (tail_rows > 0) {
         start_at_last(a, index, PART_COMPRESS, tail_rows);
         r->tail = rows_from(a, 1);

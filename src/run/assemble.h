@@ -12,6 +12,9 @@ struct assembly_limits {
     int64_t blocks, slots; /* of the pool; block 0 is reserved */
     int32_t max_rows, max_requests, max_logits, max_positions;
     int32_t attention_rows; /* model_limits; 0: a step's */
+    bool pads; /* steps of several requests and few tokens each are alike wherever the requests stand, so that a device that
+                  records them meets them again: tables are as wide as a power of two, and every row stands among those that
+                  may emit a compressed row */
 };
 
 struct assembly;

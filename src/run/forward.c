@@ -133,7 +133,8 @@ static qr_status open_parts(struct runner *r, const struct checkpoint *ck, const
                                            .max_requests = m->max_requests,
                                            .max_logits = m->max_logits,
                                            .max_positions = m->max_positions,
-                                           .attention_rows = m->attention_rows};
+                                           .attention_rows = m->attention_rows,
+                                           .pads = r->options.pads || r->backend->run_as};
 
     TRY(make_host_arrays(r, err));
     TRY(assembly_open(r->backend, &limits, &r->assembly, err));

@@ -146,6 +146,44 @@ static void a_row_that_ends_no_group_is_refused(void **state)
     ops_close(&o);
 }
 
+static void rows_that_end_no_group_are_passed_over_in_a_padded_list(void **state)
+{
+    (void)state;
+    enum { ROWS = 6, WIDTH = 16 };
+    float x[ROWS * WIDTH], exact[ROWS * WIDTH], padded[ROWS * WIDTH];
+    static const int32_t ends[] = {1, 3, 5}, from[1] = {0};
+    struct one_request r;
+    struct ops o;
+    ops_open(&o, "reference", 1);
+    one_request_make(&r, 0, ROWS, 1);
+    for (int i = 0; i < ROWS * WIDTH; i++) {
+        x[i] = (float)(i % 13) - 6;
+        exact[i] = padded[i] = -99;
+    }
+    struct op_compress op = {.rows = {ends, 3}, .step = &r.step, .from = from, .kind = COMPRESSOR_PAIR, .ratio = 2,
+                             .width = WIDTH, .values = x, .scores = x, .out = f32_rows(exact, WIDTH)};
+    assert_int_equal(o.b->compress(o.b, &op, NULL), QR_OK);
+    op.rows = first_rows(ROWS);
+    op.out = f32_rows(padded, WIDTH);
+    op.padded = true;
+    assert_int_equal(o.b->compress(o.b, &op, NULL), QR_OK);
+    assert_memory_equal(exact, padded, sizeof exact);
+
+    struct row_plane plane = ops_plane(ROW_BF16, WIDTH, 4, 1), other = ops_plane(ROW_BF16, WIDTH, 4, 1);
+    struct op_row_write write = {.rows = {ends, 3}, .step = &r.step, .ratio = 2, .in = f32_rows(exact, WIDTH),
+                                 .grid = GRID_NONE, .plane = plane};
+    assert_int_equal(o.b->row_write(o.b, &write, NULL), QR_OK);
+    write.rows = first_rows(ROWS);
+    write.plane = other;
+    write.padded = true;
+    assert_int_equal(o.b->row_write(o.b, &write, NULL), QR_OK);
+    assert_memory_equal(plane.values, other.values, 4 * WIDTH * 2);
+    ops_free_plane(&plane);
+    ops_free_plane(&other);
+    one_request_free(&r);
+    ops_close(&o);
+}
+
 /* ---- goldens ---- */
 
 /* What the files of one compressor have in common. */
@@ -365,6 +403,7 @@ int main(void)
         cmocka_unit_test(a_pair_is_a_softmax_of_two_in_each_channel),
         cmocka_unit_test(members_from_the_tail_equal_members_of_this_forward),
         cmocka_unit_test(a_row_that_ends_no_group_is_refused),
+        cmocka_unit_test(rows_that_end_no_group_are_passed_over_in_a_padded_list),
         cmocka_unit_test(prefilled_rows_equal_the_goldens),
         cmocka_unit_test(decoded_rows_equal_the_goldens),
     };

@@ -19,7 +19,7 @@ struct fixture {
 };
 
 /* Layer 0: window only; layer 1 owns rows of ratio 2; layer 2 owns rows of ratio 1. */
-static void set_up(struct fixture *f, int32_t draft_width)
+static void set_up_as(struct fixture *f, int32_t draft_width, bool pads)
 {
     memset(f, 0, sizeof *f);
     f->backend = host_backend();
@@ -42,7 +42,8 @@ static void set_up(struct fixture *f, int32_t draft_width)
                                            .max_rows = MAX_ROWS,
                                            .max_requests = MAX_REQUESTS,
                                            .max_logits = 16,
-                                           .max_positions = 8 * BLOCK};
+                                           .max_positions = 8 * BLOCK,
+                                           .pads = pads};
     assert_int_equal(assembly_open(&f->backend, &limits, &f->assembly, NULL), QR_OK);
     for (int i = 0; i < MAX_ROWS; i++)
         f->tokens[i] = i * 7 % 100;
@@ -50,6 +51,8 @@ static void set_up(struct fixture *f, int32_t draft_width)
         for (int i = 0; i < 8; i++)
             f->blocks[b][i] = 1 + b + 4 * i;
 }
+
+static void set_up(struct fixture *f, int32_t draft_width) { set_up_as(f, draft_width, false); }
 
 /* Adds a request of `count` tokens at `position` whose last `logits` want logits. */
 static struct batch_span *add(struct fixture *f, int32_t position, int32_t count, int32_t logits)
@@ -80,6 +83,41 @@ static void assert_ascending(struct row_list list)
 {
     for (int32_t i = 1; list.index && i < list.count; i++)
         assert_true(list.index[i] > list.index[i - 1]);
+}
+
+/* Every row is among those that may emit, and tables are as wide. */
+static void steps_that_are_padded_are_alike_wherever_requests_stand(void **state)
+{
+    (void)state;
+    static const int32_t positions[][2] = {{4, 8}, {5, 8}, {5, 9}, {31, 32}, {64, 200}};
+    for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) {
+        struct fixture f;
+        set_up_as(&f, 1, true);
+        add(&f, positions[i][0], 1, 1);
+        add(&f, positions[i][1], 2, 1);
+        assert_int_equal(assembly_fill(f.assembly, &f.batch, NULL), QR_OK);
+        const struct step_rows *rows = assembly_rows(f.assembly);
+        assert_null(rows->layer[1].emit.index);
+        assert_int_equal(rows->layer[1].emit.count, 3);
+        assert_true(rows->layer[1].emit_padded && !rows->layer[2].emit_padded);
+        assert_int_equal(assembly_step(f.assembly)->block_stride, 8);
+        assembly_close(f.assembly);
+    }
+}
+
+static void one_request_and_long_spans_are_not_padded(void **state)
+{
+    (void)state;
+    struct fixture f;
+    set_up_as(&f, 1, true);
+    add(&f, 4, 1, 1);
+    assert_int_equal(assembly_fill(f.assembly, &f.batch, NULL), QR_OK);
+    assert_int_equal(assembly_rows(f.assembly)->layer[1].emit.count, 0);
+    add(&f, 8, 3, 1);
+    assert_int_equal(assembly_fill(f.assembly, &f.batch, NULL), QR_OK);
+    assert_int_equal(assembly_rows(f.assembly)->layer[1].emit.count, 1);
+    assert_false(assembly_rows(f.assembly)->layer[1].emit_padded);
+    assembly_close(f.assembly);
 }
 
 static void rows_and_lists_are_what_a_walk_over_the_tokens_finds(void **state)
@@ -298,6 +336,8 @@ static void rows_that_are_run_again_see_one_another_and_leave_nothing(void **sta
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_that_are_padded_are_alike_wherever_requests_stand),
+        cmocka_unit_test(one_request_and_long_spans_are_not_padded),
         cmocka_unit_test(rows_and_lists_are_what_a_walk_over_the_tokens_finds),
         cmocka_unit_test(rows_that_are_run_again_see_one_another_and_leave_nothing),
         cmocka_unit_test(every_broken_batch_is_refused_by_name),

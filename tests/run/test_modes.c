@@ -98,6 +98,30 @@ static void failure_10_buckets_that_take_turns_give_the_bits_of_eager_steps(void
     }
 }
 
+/* Steps of several requests whose lists hold more rows than emit: the bits of steps whose lists hold those alone. */
+static void padded_steps_give_the_bits_of_exact_ones(void **state)
+{
+    (void)state;
+    for (int m = 0; m < MODELS; m++) {
+        struct rig exact, padded;
+        int32_t tokens[REQUESTS][LENGTH];
+        struct rig_request a[REQUESTS], b[REQUESTS];
+        rig_open(&exact, &(struct rig_options){.model = models[m], .device = "cpu", .max_rows = 128});
+        rig_open(&padded, &(struct rig_options){.model = models[m], .device = "cpu", .max_rows = 128, .pads = true});
+        make_requests(&exact, tokens, a);
+        make_requests(&padded, tokens, b);
+        rig_poison(&padded);
+        run_buckets(&exact, a);
+        run_buckets(&padded, b);
+        for (int i = 0; i < REQUESTS; i++)
+            assert_same_logits(&exact, &a[i], &b[i], "padded");
+        free_requests(a);
+        free_requests(b);
+        rig_close(&exact);
+        rig_close(&padded);
+    }
+}
+
 /* Recording runs nothing, so no page is named that could be handed out; a replay names those of its own tables. */
 static void failure_12_what_is_recorded_once_writes_the_pages_of_whoever_replays_it(void **state)
 {
@@ -214,6 +238,7 @@ static void failure_40_the_greedy_canary_sings_the_same_in_every_mode(void **sta
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(padded_steps_give_the_bits_of_exact_ones),
         cmocka_unit_test(failure_10_buckets_that_take_turns_give_the_bits_of_eager_steps),
         cmocka_unit_test(failure_12_what_is_recorded_once_writes_the_pages_of_whoever_replays_it),
         cmocka_unit_test(failure_13_block_0_and_unused_rows_full_of_nan_change_nothing),

@@ -45,7 +45,8 @@ void rig_open(struct rig *r, const struct rig_options *o)
     must(backend_open(o->device ? o->device : usual, o->threads ? o->threads : 1, NULL, &r->backend, &err),
          &err);
 
-    const struct runner_options options = {.blocks = o->blocks ? o->blocks : 64,
+    const struct runner_options options = {.pads = o->pads,
+                                           .blocks = o->blocks ? o->blocks : 64,
                                            .slots = o->slots ? o->slots : 4,
                                            .model = {.max_rows = r->max_rows,
                                                      .max_requests = o->max_requests ? o->max_requests : 4,

@@ -18,6 +18,7 @@ struct rig_options {
     int32_t block; /* tokens a PAGE; 0: 32, of V4 128 */
     int32_t max_rows, max_requests, max_positions; /* 0: 256, 4, 1024 */
     int32_t attention_rows; /* of an attention call; 0: those of a step */
+    bool pads;              /* runner_options */
 };
 
 struct rig {

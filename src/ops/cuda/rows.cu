@@ -126,7 +126,8 @@ static __global__ void compress_kernel(struct op_compress op, struct step step, 
     if (c >= op.width)
         return;
     if ((p + 1) % op.ratio) {
-        report_trouble(trouble, TROUBLE_GROUP, (int32_t)p);
+        if (!op.padded)
+            report_trouble(trouble, TROUBLE_GROUP, (int32_t)p);
         return;
     }
     for (int i = 0; i < n; i++) {
@@ -204,6 +205,8 @@ static __global__ void row_write_kernel(struct op_row_write op, struct step step
     float *x = (float *)(shared + n);
     bool rounds = op.in.format == ACT_BF16;
 
+    if (op.padded && (position + 1) % op.ratio)
+        return;
 #pragma unroll 8
     for (int c = threadIdx.x; c < n; c += THREADS)
         x[c] = act_value(op.in, row, c);

@@ -75,6 +75,8 @@ static void compress_row(void *user, int64_t i, int thread)
     struct member *members = take(&scratch, n * (int64_t)sizeof *members);
     float *w = take_floats(&scratch, n);
 
+    if ((op->step->positions[row] + 1) % op->ratio)
+        return;
     find_members(op, op->step->batch_id[row], op->step->positions[row], members);
     for (int64_t c = 0; c < op->width; c++) {
         float z = pool(members, n, c, w);
@@ -89,7 +91,7 @@ qr_status reference_compress(struct backend *b, const struct op_compress *op, qr
     if (!act_is_float(&op->out) || op->out.cols != op->width)
         return qr_fail(err, QR_BAD_ARGUMENT, "compress: output format %d with %d columns, wanted bf16 or f32 with %d",
                        op->out.format, op->out.cols, op->width);
-    for (int64_t i = 0; i < op->rows.count; i++) {
+    for (int64_t i = 0; !op->padded && i < op->rows.count; i++) {
         int32_t p = op->step->positions[row_at(&op->rows, i)];
         if ((p + 1) % op->ratio)
             return qr_fail(err, QR_BAD_ARGUMENT, "compress: position %d ends no group of %d", p, op->ratio);

@@ -107,6 +107,8 @@ static void row_write_row(void *user, int64_t i, int thread)
     uint16_t *key = take(&scratch, 2 * n);
     struct row_address nowhere = {take(&scratch, 2 * n), take(&scratch, n)}, at;
 
+    if (op->padded && (op->step->positions[row] + 1) % op->ratio)
+        return;
     make_row(op, row, x, sums, key);
     int64_t j = op->step->positions[row] / op->ratio;
     if (!plane_find(&op->plane, op->step, op->step->batch_id[row], j, &at))
