@@ -235,18 +235,17 @@ template <int TOKENS> struct int8_wide_down : int8_wide_work {
     __device__ void finish(const place &at, int first, const float *slab) const
     {
         enum { HALF = half_of(TOKENS) };
-        const int r = lane_of() * 4, column = at.tile * TILE_ROWS + r; /* all inside: WIDE_ROWS divides the width */
-        slab += r / SLAB_ROWS * HALF * SLAB_PITCH + r % SLAB_ROWS;
         for (int t = warp_of(); t < HALF && first + t < at.item.count; t += SUMMING / WARP) {
             const struct visit visit = visit_of(at, first + t);
             const float sigma = fresh(w.scales + local_of(w.of, visit));
             uint16_t *out = (uint16_t *)w.of.op.out + (int64_t)visit.place * w.of.hidden;
-            const float4 sum = *(const float4 *)(const void *)(slab + t * SLAB_PITCH);
-            const struct weight_view &w2 = at.expert->w2;
-            store_4(out + column, make_float4(scaled(__float_as_int(sum.x), sigma, w2, column),
-                                              scaled(__float_as_int(sum.y), sigma, w2, column + 1),
-                                              scaled(__float_as_int(sum.z), sigma, w2, column + 2),
-                                              scaled(__float_as_int(sum.w), sigma, w2, column + 3)));
+#pragma unroll
+            for (int r = lane_of(); r < WIDE_ROWS; r += WARP) {
+                const int column = at.tile * TILE_ROWS + r;
+                const float sum = slab[(r / SLAB_ROWS * HALF + t) * SLAB_PITCH + r % SLAB_ROWS];
+                if (column < w.of.hidden)
+                    out[column] = bf16_bits(scaled(__float_as_int(sum), sigma, at.expert->w2, column));
+            }
         }
     }
 };
@@ -401,8 +400,8 @@ static void plan_band(struct backend *b, struct expert_work *of)
 {
     const int64_t each = of->places / of->op.experts;
     const bool fits = product_shared<4, 2, WEIGHT_INT8>() <= cuda_of(b)->most_shared;
-    of->wide = cuda_of(b)->has_wgmma && each > TILE_TOKENS && of->hidden % WIDE_ROWS == 0 && of->inner % INT8_COLUMNS == 0 &&
-               (uintptr_t)of->op.x.codes % 16 == 0 && (uintptr_t)of->op.out % 8 == 0;
+    of->wide = cuda_of(b)->has_wgmma && each > TILE_TOKENS && of->hidden % INT8_COLUMNS == 0 && of->inner % INT8_COLUMNS == 0 &&
+               (uintptr_t)of->op.x.codes % 16 == 0;
     of->item_size = of->wide ? (each > 64 ? 128 : each > 24 ? 64 : 32)
                              : (each > 2 * TILE_TOKENS && fits ? 4 : each > TILE_TOKENS ? 2 : 1) * TILE_TOKENS;
     of->most_items = of->places / of->item_size + of->op.experts;

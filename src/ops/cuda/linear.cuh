@@ -53,9 +53,8 @@ static __device__ inline struct linear_wide_place find_wide(const struct product
     return at;
 }
 
-/* How many rows a wide block takes: as many as leave enough blocks for the device, `fewest` of 32 rows; 0: mma.sync is
- * better. As measured. */
-int linear_wide_rows(struct backend *b, const struct op_linear *op, int64_t fewest);
+/* How many rows a wide block takes: as many as leave enough blocks for the device; 0: mma.sync is better. As measured. */
+int linear_wide_rows(struct backend *b, const struct op_linear *op);
 /* Whether linear_wide takes it: many rows, on a device with wgmma. */
 bool linear_is_wide(struct backend *b, const struct op_linear *op);
 /* p: all but x, its strides and the rows. */

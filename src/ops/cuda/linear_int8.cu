@@ -137,39 +137,26 @@ template <int TOKENS, bool MANY_SCALES> struct int8_wide_work {
     {
         return __ldg(scales_of(w, row_of(at, token), at.piece) + i);
     }
-    __device__ float value(float sum, float sigma, float scale) const
+    __device__ float value(float sum, float sigma, int64_t n) const
     {
         float y = 0;
         y += SEVERAL ? sum : (float)__float_as_int(sum) * sigma;
-        return y * scale;
+        return y * scale_of_row(w.p.w, n);
     }
     __device__ void finish(const place &at, int first, const float *slab) const
     {
         enum { HALF = half_of(TOKENS) };
         const int64_t piece = (int64_t)at.piece * w.p.columns;
-        const int r = lane_of() * 4, column = at.tile * TILE_ROWS + r - at.first;
-        const bool whole = column >= 0 && column + 4 <= w.p.columns && w.p.out.format == ACT_BF16 &&
-                           (w.p.out.cols | (piece + column)) % 4 == 0 && (uintptr_t)w.p.out.codes % 8 == 0;
-        float scale[4]; /* of W's rows */
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            scale[i] = column + i >= 0 && column + i < w.p.columns ? scale_of_row(w.p.w, at.first + column + i) : 0;
-        slab += r / SLAB_ROWS * HALF * SLAB_PITCH + r % SLAB_ROWS;
         for (int t = warp_of(); t < HALF && at.token + first + t < w.p.rows.count; t += SUMMING / WARP) {
             const int64_t row = row_of(at, first + t);
             const float of_row = SEVERAL ? 0 : sigma(at, first + t, 0);
-            const float4 sum = *(const float4 *)(const void *)(slab + t * SLAB_PITCH);
-            const float4 y = make_float4(value(sum.x, of_row, scale[0]), value(sum.y, of_row, scale[1]),
-                                         value(sum.z, of_row, scale[2]), value(sum.w, of_row, scale[3]));
-            if (whole) {
-                store_4((uint16_t *)w.p.out.codes + row * w.p.out.cols + piece + column, y);
-                continue;
-            }
-            const float each[4] = {y.x, y.y, y.z, y.w};
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                if (column + i >= 0 && column + i < w.p.columns)
-                    act_store(w.p.out, row, piece + column + i, each[i]);
+            for (int r = lane_of(); r < WIDE_ROWS; r += WARP) {
+                const int column = at.tile * TILE_ROWS + r - at.first;
+                if (column >= 0 && column < w.p.columns)
+                    act_store(w.p.out, row, piece + column,
+                              value(slab[(r / SLAB_ROWS * HALF + t) * SLAB_PITCH + r % SLAB_ROWS], of_row, at.first + column));
+            }
         }
     }
 };
@@ -204,9 +191,9 @@ static qr_status choose_wide(struct backend *b, struct int8_product *w, int toke
 /* Rows of a block of the wide product; 0: it does not take them. */
 static int wide_rows(struct backend *b, const struct op_linear *op, const struct int8_product *w)
 {
-    const bool fits = cuda_of(b)->has_wgmma && op->rows.count > TILE_TOKENS && SPLITS % w->blocks == 0 &&
+    const bool fits = cuda_of(b)->has_wgmma && op->rows.count > 2 * TILE_TOKENS && SPLITS % w->blocks == 0 &&
                       op->in.block % INT8_COLUMNS == 0 && op->in.cols % 16 == 0 && (uintptr_t)op->in.codes % 16 == 0;
-    return fits ? linear_wide_rows(b, op, cuda_of(b)->processors / 4) : 0;
+    return fits ? linear_wide_rows(b, op) : 0;
 }
 
 /* ---- any shape ---- */

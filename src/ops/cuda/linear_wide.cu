@@ -127,13 +127,13 @@ static qr_status choose_wide(struct backend *b, const struct op_linear *op, stru
                           : start_wide<FORMAT, 128>(b, op, w, err);
 }
 
-int linear_wide_rows(struct backend *b, const struct op_linear *op, int64_t fewest)
+int linear_wide_rows(struct backend *b, const struct op_linear *op)
 {
     const int64_t rows = op->rows.count, pieces = op->in.cols / op->weight->spec.k;
     const int64_t columns = op->out.cols / pieces, processors = cuda_of(b)->processors;
     for (int tokens = rows <= 32 ? 32 : rows <= 64 ? 64 : 128; tokens >= 32; tokens /= 2) {
         const int64_t units = (rows + tokens - 1) / tokens * ((columns + WIDE_ROWS - 1) / WIDE_ROWS) * pieces;
-        if (units >= (tokens == 32 ? fewest : processors / 2))
+        if (units >= (tokens == 32 ? processors : processors / 2))
             return tokens;
     }
     return 0;
@@ -146,13 +146,13 @@ bool linear_is_wide(struct backend *b, const struct op_linear *op)
     const struct weight *w = op->weight;
     const bool fits = op->in.format == ACT_BF16 || op->in.block % BLOCK_COLUMNS == 0;
     return cuda_of(b)->has_wgmma && op->rows.count > 2 * TILE_TOKENS && w->spec.k % STAGE_COLUMNS == 0 &&
-           !w->view.large_scales && fits && SCRATCH_BYTES / row_bytes(op) >= 128 && linear_wide_rows(b, op, cuda_of(b)->processors) > 0;
+           !w->view.large_scales && fits && SCRATCH_BYTES / row_bytes(op) >= 128 && linear_wide_rows(b, op) > 0;
 }
 
 qr_status linear_wide(struct backend *b, const struct op_linear *op, struct product *p, qr_error *err)
 {
     const enum weight_format format = op->weight->spec.format;
-    const int tokens = linear_wide_rows(b, op, cuda_of(b)->processors);
+    const int tokens = linear_wide_rows(b, op);
     const int64_t most = SCRATCH_BYTES / row_bytes(op) / tokens * tokens;
     struct wide_product w = {.p = *p, .x = cuda_of(b)->scratch};
     w.row_tiles = (p->tiles + WIDE_TILES - 1) / WIDE_TILES;

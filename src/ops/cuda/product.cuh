@@ -416,7 +416,6 @@ template <int TOKENS, int RUNS, int FORMAT> static __host__ __device__ constexpr
 template <int TOKENS, int RUNS, int FORMAT> static __host__ __device__ constexpr int product_residents()
 {
     const int wanted = TOKENS == 1   ? (FORMAT == WEIGHT_FP4 ? 4 : 3)
-                       : TOKENS == 2 && FORMAT == WEIGHT_INT8 && RUNS == 1 ? 3
                        : TOKENS <= 4 ? 2
                                      : 1,
               fit = (int)((220 << 10) / product_shared<TOKENS, RUNS, FORMAT>());
