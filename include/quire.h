@@ -159,6 +159,9 @@ typedef struct qr_engine_options {
      * the device). */
     uint64_t expert_memory;
     const char *expert_use;
+    /* Numbers of requests, "1,2,4", whose decode steps a device that records them records when the engine opens, for contexts of
+     * up to 32 pages; all others when they come again (NULL: every one so). Changes no bit. */
+    const char *cudagraph_capture_sizes;
 } qr_engine_options;
 #define QR_ENGINE_OPTIONS                                                                                              \
     {.size = sizeof(qr_engine_options), .max_prefill_tokens_per_step = -1, .state_checkpoint_interval_tokens = 8192}

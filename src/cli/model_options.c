@@ -50,6 +50,7 @@ qr_engine_options model_options_engine(const struct model_options *m)
     o.expert_memory = m->expert_memory;
     o.expert_use = m->expert_use;
     o.cudagraph_mode = m->graph_mode;
+    o.cudagraph_capture_sizes = m->capture_sizes;
     o.level = m->level;
     o.enforce_eager = m->eager;
     o.block_size = m->block_size;

@@ -23,7 +23,7 @@
     X(m, 10, "disaggregation", OPTION_STRING, "prefill|decode")                                                        \
     X(m, 11, "enable-eplb", OPTION_SET, "on")                                                                          \
     X(m, 12, "online-quantization", OPTION_STRING, "NAME")                                                             \
-    X(m, 13, "cudagraph-capture-sizes", OPTION_STRING, "LIST")                                                         \
+    X(m, 13, "decoder-graph-sizes", OPTION_STRING, "LIST")                                                             \
     X(m, 14, "tp", OPTION_STRING, "N")                                                                                 \
     X(m, 15, "ep", OPTION_STRING, "N")                                                                                 \
     X(m, 16, "enable-expert-parallel", OPTION_SET, "on")                                                               \
@@ -53,7 +53,7 @@ struct model_options {
     int indexer_logits_mb;
     uint64_t expert_memory;
     const char *expert_use;
-    const char *level, *graph_mode;
+    const char *level, *graph_mode, *capture_sizes;
     bool eager;
     const char *kv_cache_dtype, *index_cache_dtype;
     const char *decoder_replay, *encoder_replay, *prefix_provenance;
@@ -122,6 +122,8 @@ struct model_options {
      .help = "keeps which routed experts are used most, to put these on the GPU when not all fit; default: none"},      \
     {.name = "cudagraph-mode", .kind = OPTION_CHOICE, .target = &(m).graph_mode, .value = "FULL|TR_HYBRID|NONE",       \
      .help = "what a GPU records of steps: all (default), what is between attention, or nothing; changes no bit"},     \
+    {.name = "cudagraph-capture-sizes", .kind = OPTION_STRING, .target = &(m).capture_sizes, .value = "SIZES",         \
+     .help = "numbers of requests, 1,2,4, whose decode steps a GPU records at the start; default: each when it comes again"}, \
     {.name = "level", .kind = OPTION_CHOICE, .target = &(m).level, .value = "0|3",                                     \
      .help = "0: operator by operator; 3: fused segments, the default of a GPU; changes no bit"},                      \
     {.name = "enforce-eager", .kind = OPTION_FLAG, .target = &(m).eager, .help = "--cudagraph-mode NONE, whatever that says"}, \

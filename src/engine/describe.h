@@ -5,6 +5,7 @@
 
 #include "cache/budget.h"
 #include "checkpoint/checkpoint_check.h"
+#include "engine/capture.h"
 #include "plan/schema.h"
 
 enum { DIFFERENCES_SHOWN = 20 }; /* of a kind; the rest is counted */
@@ -31,6 +32,7 @@ struct description {
     const struct byte_plan *bytes;
     int64_t cache_bytes;         /* given to both pools */
     const struct budget *budget; /* NULL: it does not fit, `refusal` says why */
+    const struct capture_sizes *captures;
     const char *refusal;
 };
 

@@ -152,6 +152,11 @@ static void put_bytes(const struct description *d, struct buffer *out)
                   number_grouped(d->budget->slots, c));
     if (d->budget->slots > 1)
         put_capacity(d, out);
+    for (int32_t i = 0; i < d->captures->count; i++)
+        buffer_printf(out, "%s%d", i == 0 ? "decode steps recorded at the start, of so many requests: " : ", ",
+                      d->captures->requests[i]);
+    if (d->captures->count > 0)
+        buffer_puts(out, "\n");
 }
 
 void describe_text(const struct description *d, struct buffer *out)

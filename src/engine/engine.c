@@ -193,7 +193,7 @@ static qr_status open_runner(struct qr_engine *engine, const struct engine_size 
     qr_model *model = engine->model;
     struct expert_placement placement;
     struct runner_options options = {
-        .blocks = size->blocks, .slots = size->slots, .model = size->limits, .loading = loading};
+        .blocks = size->blocks, .slots = size->slots, .model = size->limits, .loading = loading, .pads = size->captures.count > 0};
     TRY(place_experts(engine, size, &placement, err));
     options.model.placement = &placement;
     const qr_status st = runner_open(model->checkpoint, &model->plan, &engine->geometry, engine->backend,
@@ -226,6 +226,7 @@ static qr_status open_parts(struct qr_engine *engine, const struct engine_size *
     engine->logits = qr_calloc((size_t)vocab, sizeof *engine->logits);
     if (!engine->logits)
         return qr_fail(err, QR_NO_MEMORY, "no memory for %d logits", vocab);
+    TRY(capture_run(engine, &size->captures, err));
     return model_say_progress(model, QR_PHASE_WEIGHTS, total, total, err); /* with what no engine needs of them */
 }
 

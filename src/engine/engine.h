@@ -8,6 +8,7 @@
 #define QR_ENGINE_ENGINE_H
 
 #include "cache/budget.h"
+#include "engine/capture.h"
 #include "engine/device_size.h"
 #include "engine/constraint.h"
 #include "engine/draft_counts.h"
@@ -229,6 +230,7 @@ struct engine_size {
     struct workspace_sizes workspace; /* on the host, where the device has memory of its own */
     struct device_plan on_device;
     struct run_mode mode;
+    struct capture_sizes captures;
     qr_plan_bytes bytes;
 };
 qr_status engine_size(const struct model_plan *plan, int64_t stored, const struct engine_place *place,

@@ -131,6 +131,7 @@ static qr_status inspect(struct inspection *i, const char *dir, const qr_model_o
                             .bytes = &i->bytes,
                             .cache_bytes = i->size.cache_bytes,
                             .budget = i->size.too_small ? NULL : &i->size.budget,
+                            .captures = &i->size.captures,
                             .refusal = i->refusal.message};
     return write_out(&d, json, out, err);
 }

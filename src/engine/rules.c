@@ -83,7 +83,7 @@ static const struct feature features[] = {
     {"disaggregation", "none", "prefill and decode on different engines", "E20"},
     {"enable-eplb", "off", "expert load balancing", "E21"},
     {"online-quantization", "none", "online quantization", "E22"},
-    {"cudagraph-capture-sizes", "", "a choice of sizes to record", "E35"},
+    {"decoder-graph-sizes", "", "recording the decoder's part of a prefill apart", "E35"},
     {"tp", "1", "tensor parallelism", "E24"},
     {"ep", "1", "expert parallelism", "E24"},
     {"enable-expert-parallel", "off", "expert parallelism", "E32"},

@@ -483,6 +483,7 @@ qr_status engine_size(const struct model_plan *plan, int64_t stored, const struc
             return st;
     }
     check_engine(plan, place, out, &broken);
+    out->captures = capture_choose(&out->options, &out->mode, backend_records(place->device), out->drafts.limit + 1, &broken);
     if (out->too_small)
         rules_join(&broken, &small);
     return rules_told(&broken, err);

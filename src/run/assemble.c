@@ -193,7 +193,7 @@ static void fill_rows(struct assembly *a)
 /* Blocks of a request's row of the table, of which the longest request has so many. */
 static int32_t table_width(const struct assembly *a, int32_t blocks)
 {
-    enum { LEAST = 8 };
+    enum { LEAST = 32 };
     const int64_t most = blocks_of(a->limits.geometry, a->limits.max_positions);
     int64_t width = LEAST;
     if (!a->limits.pads)

@@ -134,7 +134,7 @@ static qr_status open_parts(struct runner *r, const struct checkpoint *ck, const
                                            .max_logits = m->max_logits,
                                            .max_positions = m->max_positions,
                                            .attention_rows = m->attention_rows,
-                                           .pads = r->options.pads || r->backend->run_as};
+                                           .pads = r->options.pads};
 
     TRY(make_host_arrays(r, err));
     TRY(assembly_open(r->backend, &limits, &r->assembly, err));

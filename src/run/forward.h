@@ -18,7 +18,7 @@ struct runner_options {
     int64_t blocks, slots; /* of the pool; block 0 is reserved */
     struct model_limits model;
     struct loading *loading; /* told of the weights while the runner is opened; NULL: nobody */
-    bool pads;               /* assembly_limits; on a backend that records steps always */
+    bool pads;               /* assembly_limits */
 };
 
 struct runner;

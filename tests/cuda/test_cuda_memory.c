@@ -119,6 +119,49 @@ static void recorded_steps_take_no_more_than_planned(void **state)
     engine_close(&o);
 }
 
+/* Lists recorded while prompts of `count` lengths from 50 on are answered, none of them met before. */
+static int64_t recorded_by_answers(struct opened *o, int32_t count, struct reply *out)
+{
+    const qr_metrics before = metrics_of(o);
+    for (int32_t i = 0; i < count; i++)
+        out[i] = answer_to(o, 50 + i);
+    return (int64_t)(metrics_of(o).graphs_recorded - before.graphs_recorded);
+}
+
+/* Sizes that were asked for are recorded before the first request comes, which then records none of its own. */
+static void sizes_asked_for_are_recorded_when_the_engine_opens(void **state)
+{
+    (void)state;
+    enum { ANSWERS = 3 };
+    static const char *const models[] = {"models/tiny-v41", "models/tiny-v4"};
+    for (int m = 0; m < 2; m++) {
+        struct reply without[ANSWERS], with[ANSWERS];
+        qr_engine_options options = QR_ENGINE_OPTIONS;
+        options.kv_ram_bytes = 64 << 20;
+        options.max_model_len = 512;
+        options.max_num_seqs = 4;
+        options.no_prefix_caching = true;
+        options.method = "none";
+        struct opened o = engine_open(models[m], "cuda", 1, &options);
+        assert_int_equal(metrics_of(&o).graphs_recorded, 0);
+        assert_true(recorded_by_answers(&o, ANSWERS, without) > 0);
+        engine_close(&o);
+        options.cudagraph_capture_sizes = "1,2,4";
+        o = engine_open(models[m], "cuda", 1, &options);
+        const qr_metrics opened = metrics_of(&o);
+        print_message("%llu lists recorded ahead\n", (unsigned long long)opened.graphs_recorded);
+        assert_true(opened.graphs_recorded >= 3);
+        assert_int_equal(recorded_by_answers(&o, ANSWERS, with), 0);
+        assert_true(metrics_of(&o).graphs_replayed > opened.graphs_replayed);
+        for (int i = 0; i < ANSWERS; i++) {
+            assert_same_reply(&without[i], &with[i], "recorded ahead");
+            reply_free(&without[i]);
+            reply_free(&with[i]);
+        }
+        engine_close(&o);
+    }
+}
+
 int main(void)
 {
     char name[64];
@@ -130,6 +173,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_more_is_taken_than_planned),
         cmocka_unit_test(recorded_steps_take_no_more_than_planned),
+        cmocka_unit_test(sizes_asked_for_are_recorded_when_the_engine_opens),
         cmocka_unit_test(buffers_and_graphs_survive_a_sleep_and_tensors_come_back_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
