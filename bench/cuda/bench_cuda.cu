@@ -468,6 +468,34 @@ static void bench_between(const char *name, int32_t hidden, int32_t experts, int
     free(fn), free(codes), free(ids);
 }
 
+/* ---- likeliest ids of rows of logits, on the host in the end ---- */
+
+static void bench_lists(const char *name, bool race, bool weigh)
+{
+    enum { VOCAB = 129280, MOST_ROWS = 256, CALLS = 4 };
+    static const int32_t counts[] = {1, 8, 64, MOST_ROWS};
+    if (!wanted("lists", name))
+        return;
+    float *logits = (float *)malloc(sizeof(float) * VOCAB * MOST_ROWS);
+    for (int64_t i = 0; i < (int64_t)VOCAB * MOST_ROWS; i++)
+        logits[i] = (float)(int32_t)roll() * 2e-9f;
+    static struct shortlist_ask asks[MOST_ROWS];
+    for (int32_t i = 0; i < MOST_ROWS; i++)
+        asks[i] = {i, 0, race, weigh, 0.7, 11, 1000 + i, 0};
+    static struct shortlist_part parts[MOST_ROWS * SHORTLIST_PARTS];
+    struct op_shortlist op = {};
+    op.vocab = VOCAB, op.logits = (float *)device(logits, sizeof(float) * VOCAB * MOST_ROWS);
+    op.asks = (struct shortlist_ask *)device(asks, sizeof asks), op.out = (struct shortlist_part *)device(parts, sizeof parts);
+    for (int32_t rows : counts) {
+        op.rows = rows;
+        line(name, rows, rows * 4.0 * VOCAB, seconds_of(CALLS, [&](int) {
+                 MUST(gpu->shortlist(gpu, &op, err));
+                 MUST(gpu->download(gpu, parts, op.out, rows * (int64_t)sizeof *parts * SHORTLIST_PARTS, err));
+             }));
+    }
+    free(logits);
+}
+
 int main(int argc, char **argv)
 {
     static struct model_plan plan;
@@ -496,6 +524,9 @@ int main(int argc, char **argv)
     bench_attend("attend 128", 0, 0);
     bench_attend("attend 128 + 512 chosen", 32768, 512);
     bench_attend("attend 128 + 2048 rows", 2048, 0);
+    bench_lists("lists of 129280, greedy", false, false);
+    bench_lists("lists of 129280, drawn", true, false);
+    bench_lists("lists of 129280, top_p", false, true);
     gpu->close(gpu);
     return 0;
 }

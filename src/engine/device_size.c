@@ -22,7 +22,7 @@ int64_t device_plan_seats(const struct device_plan *d) { return d->seats * d->ex
 
 int64_t device_plan_workspace(const struct device_plan *d)
 {
-    return d->staging + d->forward + d->lists + d->drafts + d->memory.scratch;
+    return d->staging + d->forward + d->lists + d->drafts + d->sampling + d->memory.scratch;
 }
 
 int64_t device_plan_beside(const struct device_plan *d)
@@ -114,6 +114,7 @@ void device_plan_items(const struct device_plan *d, struct byte_plan *out)
     byte_plan_add(out, BYTES_DEVICE_WORKSPACE, "staging of a weight", 1, d->staging);
     byte_plan_add(out, BYTES_DEVICE_WORKSPACE, "rows and lists of a step", 1, d->lists);
     byte_plan_add(out, BYTES_DEVICE_WORKSPACE, "drafts", 1, d->drafts);
+    byte_plan_add(out, BYTES_DEVICE_WORKSPACE, "likeliest ids of a step's rows", 1, d->sampling);
     byte_plan_add(out, BYTES_GRAPHS, "graphs kept at once", 1, d->memory.graphs);
     byte_plan_add(out, BYTES_COLLECTIVE, "one device", 1, d->memory.collective);
     byte_plan_add(out, BYTES_BESIDE, "taken by others and the driver", 1, device_plan_outside(d));

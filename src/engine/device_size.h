@@ -11,7 +11,7 @@ struct device_plan {
     double utilization;          /* share of the device that may be taken, by others included */
     int64_t matrices, vectors;   /* weights in the device's layout */
     int64_t staging;             /* a weight on its way there */
-    int64_t forward, lists, drafts; /* buffers of a step */
+    int64_t forward, lists, drafts, sampling; /* buffers of a step */
     /* Of the matrices: routed experts of the backbone, and the bytes of one; of them in host memory (expert_size.h), and how many
      * of these the device has room for while they are needed. */
     int64_t experts, expert_bytes, on_host;

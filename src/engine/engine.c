@@ -202,6 +202,14 @@ static qr_status open_runner(struct qr_engine *engine, const struct engine_size 
     return st;
 }
 
+/* What no request draws that does not say so is left out of the lists' sums. */
+static qr_status open_lists(struct qr_engine *engine, int32_t rows, qr_error *err)
+{
+    const struct qr_model *model = engine->model;
+    const struct id_list never = {model->banned.data, (int32_t)model->banned.count};
+    return shortlists_open(engine->backend, model->config.vocab_size, rows, &never, &engine->lists, err);
+}
+
 static qr_status open_parts(struct qr_engine *engine, const struct engine_size *size, qr_error *err)
 {
     qr_model *model = engine->model;
@@ -217,6 +225,8 @@ static qr_status open_parts(struct qr_engine *engine, const struct engine_size *
         st = open_sched(engine, size, err);
     if (st == QR_OK)
         st = sampler_scratch_open(vocab, &engine->sampler, err);
+    if (st == QR_OK)
+        st = open_lists(engine, size->limits.max_logits, err);
     if (st == QR_OK)
         st = speculation_open(engine, &size->drafts, &engine->speculation, err);
     if (st == QR_OK)
@@ -238,6 +248,7 @@ static void engine_free(struct qr_engine *engine)
     }
     injections_free(engine->injections);
     sampler_scratch_close(engine->sampler);
+    shortlists_close(engine->lists);
     qr_free(engine->logits);
     qr_free(engine->results);
     qr_free(engine->accepted);

@@ -16,6 +16,7 @@
 #include "engine/modes.h"
 #include "engine/payoff.h"
 #include "engine/request.h"
+#include "engine/shortlists.h"
 #include "engine/speculate.h"
 #include "engine/verdicts.h"
 #include "run/forward.h"
@@ -56,6 +57,7 @@ struct qr_engine {
     /* the engine thread's, sized at creation */
     float *logits;                  /* [vocab] */
     struct sampler_scratch *sampler;
+    struct shortlists *lists;       /* of the rows in hand; NULL: rows are read whole */
     struct sched_result *results;   /* [max_requests] of a step */
     int32_t *accepted;              /* [max_requests] of a verify step */
     struct task *tasks;             /* everything that the scheduler has */
@@ -176,6 +178,8 @@ enum { TASK_BANS = 3 };
 int32_t task_bans(const struct task *t, int32_t made, struct id_list out[TASK_BANS]);
 /* Rows of its prompt and its next tokens, as many as drafts were right and one more: events are delivered, but the last one waits for generate_end. */
 void generate_rows(struct task *t, const struct span_rows *rows, struct sched_result *result);
+/* Says which rows of a step such a task's tokens will be drawn from, for their lists to be found at once. */
+void generate_want(const struct task *t, const struct span_rows *rows);
 /* Drafts of the task that no step will see are counted as such. */
 void generate_discard(struct task *t);
 /* Delivers the last event and frees the task. */

@@ -82,17 +82,35 @@ int32_t task_bans(const struct task *t, int32_t made, struct id_list out[TASK_BA
     return lists;
 }
 
-/* Token number `made` of the answer, from row `at` of the step's logits, which it leaves in *logits. */
-static qr_status draw_token(struct task *t, int32_t at, int32_t made, const float **logits, int32_t *token, qr_error *err)
+/* Whether the rows of its tokens are looked at only to draw from them. */
+static bool only_draws(const struct task *t) { return t->r->logprobs < 0 && !t->law; }
+
+void generate_want(const struct task *t, const struct span_rows *rows)
+{
+    const struct batch_span *span = rows->span;
+    const int32_t certain = span->count - span->drafts;
+    if (!span->final || !only_draws(t))
+        return;
+    for (int32_t i = 0; i <= span->drafts; i++) {
+        const int32_t at = rows->logits + certain - 1 + i - span->logits_from;
+        shortlists_want(t->engine->lists, at, &t->r->sampling, t->r->count + i, at, 0);
+    }
+}
+
+/* Token number `made` of the answer, from row `at` of the step's logits. */
+static qr_status draw_token(struct task *t, int32_t at, int32_t made, int32_t *token, qr_error *err)
 {
     const struct request *r = t->r;
+    struct qr_engine *engine = t->engine;
+    const int64_t position = r->count + made - t->made;
     struct id_list banned[TASK_BANS];
-    const int32_t lists = task_bans(t, made, banned);
-    TRY(engine_logits(t->engine, at, logits, err));
-    struct sampling_row row = {.logits = *logits, .counts = t->counts, .banned = banned, .banned_lists = lists};
+    struct sampling_row row = {.counts = t->counts, .banned = banned, .banned_lists = task_bans(t, made, banned)};
     if (t->constraint)
         TRY(constraint_mask(t->constraint, &row.allowed, err));
-    return sampling_draw(&r->sampling, &row, r->count + made - t->made, t->engine->sampler, token, err);
+    if (shortlists_draw(engine->lists, at, &r->sampling, &row, position, engine->sampler, token))
+        return QR_OK;
+    TRY(engine_logits(engine, at, &row.logits, err));
+    return sampling_draw(&r->sampling, &row, position, engine->sampler, token, err);
 }
 
 /* `at`: the row of the step's logits to draw from, and to score `given` by, a token that is drawn already; NULL. */
@@ -101,11 +119,12 @@ static qr_status draw(struct task *t, int32_t at, const int32_t *given, int32_t 
     const struct request *r = t->r;
     const struct qr_model *model = t->engine->model;
     const float *logits;
-    qr_status st = given ? engine_logits(t->engine, at, &logits, err) : draw_token(t, at, t->made, &logits, token, err);
+    qr_status st = given ? QR_OK : draw_token(t, at, t->made, token, err);
     if (given)
         *token = *given;
     if (st != QR_OK || r->logprobs < 0)
         return st;
+    TRY(engine_logits(t->engine, at, &logits, err));
     const int32_t best = top_count(t, r->logprobs);
     e->top = qr_calloc((size_t)best + 1, sizeof *e->top);
     if (!e->top)
@@ -223,15 +242,14 @@ static int32_t right_behind_end(struct task *t, const struct span_rows *rows, in
     int32_t token = t->token;
     constraint_mark(t->constraint);
     while (right < span->drafts && token == span->tokens[certain + right]) {
-        const float *logits;
         qr_error err;
         if (t->constraint && right > seen && constraint_push(t->constraint, token, &err) != QR_OK)
             break;
         if (t->counts && right > seen)
             token_counts_push(t->counts, token);
         right++;
-        if (draw_token(t, rows->logits + certain - 1 + right - span->logits_from, t->made + right - seen - 1, &logits, &token,
-                       &err) != QR_OK)
+        if (draw_token(t, rows->logits + certain - 1 + right - span->logits_from, t->made + right - seen - 1, &token, &err) !=
+            QR_OK)
             break;
     }
     for (int32_t i = right - 1; t->counts && i > seen; i--)

@@ -227,8 +227,10 @@ static qr_status size_workspace(const struct model_plan *plan, const struct engi
                 runner_draft_bytes_for(&lists, m->max_draft_rows);
     if (engine_watches_pages(place->device))
         w->scheduler += page_watch_bytes_for(size->blocks);
-    if (size->on_device.memory.total > 0)
+    if (size->on_device.memory.total > 0) {
         w->forward = 0; /* lists and drafts have a part on either side, and are counted whole on both */
+        w->sampling += shortlists_bytes(vocab, m->max_logits);
+    }
     return backend_scratch(place->device, place->threads, &largest, &w->scratch, err);
 }
 
@@ -283,6 +285,7 @@ static void size_on_device(const struct model_plan *plan, const struct engine_si
     d->forward = model_workspace_bytes(plan, m);
     d->lists = assembly_bytes_for(&lists);
     d->drafts = runner_draft_bytes_for(&lists, m->max_draft_rows);
+    d->sampling = shortlists_device_bytes(plan->config.vocab_size, m->max_logits);
 }
 
 static qr_status ask_device(const struct model_plan *plan, const struct engine_place *place, struct engine_size *out,

@@ -203,30 +203,73 @@ static bool may_draft(const struct sched_request *r, int32_t drafts)
     return r->state == SCHED_DECODE && !r->cancelled && r->count == r->done + 1 && r->count + drafts < r->limit;
 }
 
-/* The drafter's word for draft k of a task: with what the target will draw there (2.8 coupled), greedily, or from a law that
- * is kept. Penalties are left out: they only decide how often the two agree. */
-static bool draw(struct speculation *s, const struct task *t, const float *logits, int32_t k, int32_t *out)
+/* What drafts are drawn by. Penalties are left out: they only decide how often draft and target agree. */
+static struct sampling_params draft_params(const struct speculation *s, const struct task *t)
 {
-    struct sampler_scratch *sampler = s->engine->sampler;
     struct sampling_params params = t->r->sampling;
-    struct id_list banned[TASK_BANS];
-    const struct sampling_row row = {
-        .logits = logits, .banned = banned, .banned_lists = task_bans(t, t->made + k, banned)};
-    struct distribution d;
-    qr_error err;
     params.repetition_penalty = 1;
     params.frequency_penalty = params.presence_penalty = 0;
     if (s->choice.sampling == DRAFT_GREEDY)
         params.temperature = 0;
-    if (!t->law)
-        return sampling_draw(&params, &row, t->sched->count + k, sampler, out, &err) == QR_OK;
+    return params;
+}
+
+/* Logits of request i of the pass on the host, until the next call. */
+static qr_status whole_row(struct speculation *s, int32_t i, const float **out, qr_error *err)
+{
+    if (s->choice.drafter == QR_DRAFTER_DSPARK)
+        return block_drafts_logits(runner_blocks(s->engine->runner), i, out, err);
+    return engine_logits(s->engine, i, out, err);
+}
+
+/* From a law that is kept. */
+static bool draw_by_law(struct speculation *s, struct task *t, const struct sampling_params *params,
+                        const struct sampling_row *row, int32_t k, int32_t *out)
+{
+    struct sampler_scratch *sampler = s->engine->sampler;
+    struct distribution d;
+    qr_error err;
     if (k == 0)
         draft_law_begin(t->law, t->sched->count);
-    if (sampling_distribution(&params, &row, sampler, &d, &err) != QR_OK)
+    if (sampling_distribution(params, row, sampler, &d, &err) != QR_OK)
         return false;
     sampling_round(sampler);
-    *out = draft_law_draw(t->law, &d, params.seed);
+    *out = draft_law_draw(t->law, &d, params->seed);
     return true;
+}
+
+/* The drafter's word for draft k of request i of the pass: with what the target will draw there (2.8 coupled), greedily, or from
+ * a law. *drawn false: its row cannot be drawn from. */
+static qr_status draw(struct speculation *s, int32_t i, int32_t k, int32_t *out, bool *drawn, qr_error *err)
+{
+    struct task *t = s->drafting[i];
+    struct sampler_scratch *sampler = s->engine->sampler;
+    const struct sampling_params params = draft_params(s, t);
+    const int64_t position = t->sched->count + k;
+    struct id_list banned[TASK_BANS];
+    struct sampling_row row = {.banned = banned, .banned_lists = task_bans(t, t->made + k, banned)};
+    qr_error why;
+    *drawn = !t->law && shortlists_draw(s->engine->lists, i, &params, &row, position, sampler, out);
+    if (*drawn)
+        return QR_OK;
+    TRY(whole_row(s, i, &row.logits, err));
+    *drawn = t->law ? draw_by_law(s, t, &params, &row, k, out)
+                    : sampling_draw(&params, &row, position, sampler, out, &why) == QR_OK;
+    return QR_OK;
+}
+
+/* Finds the likeliest ids for draft k of those of the pass that still draft; row i of `rows` is request i's. */
+static qr_status find_lists(struct speculation *s, int32_t k, int32_t count, const struct block_rows *rows, qr_error *err)
+{
+    struct shortlists *lists = s->engine->lists;
+    shortlists_clear(lists);
+    for (int32_t i = 0; lists && i < count; i++) {
+        const struct task *t = s->drafting[i];
+        const struct sampling_params params = draft_params(s, t);
+        if (s->made[i] >= k && !t->law)
+            shortlists_want(lists, i, &params, t->sched->count + k, (int32_t)(rows->first + i * rows->step), i);
+    }
+    return shortlists_find(lists, rows->logits, rows->bias, err);
 }
 
 void speculation_hook(struct speculation *s, const struct draft_hook *hook) { s->hook = *hook; }
@@ -352,10 +395,15 @@ static qr_status next_slot(struct speculation *s, int32_t k, int32_t count, qr_e
 {
     struct runner *runner = s->engine->runner;
     TRY(runner_block_next(runner, k, s->before, err));
+    const struct block_rows rows = block_drafts_rows(runner_blocks(runner));
+    TRY(find_lists(s, k, count, &rows, err));
     for (int32_t i = 0; i < count; i++) {
         int32_t *draft = s->drafts + (int64_t)i * s->choice.limit + k;
+        bool drawn = false;
         rate(s, k, i);
-        if (s->made[i] < k || !draw(s, s->drafting[i], block_drafts_logits(runner_blocks(runner), i), k, draft))
+        if (s->made[i] == k)
+            TRY(draw(s, i, k, draft, &drawn, err));
+        if (!drawn)
             continue;
         s->made[i] = k + 1;
         s->before[i] = *draft;
@@ -427,10 +475,13 @@ static qr_status draft_serially(struct speculation *s, qr_error *err)
     if (spans == 0)
         return QR_OK;
     TRY(runner_draft(s->engine->runner, s->spans, spans, NULL, err));
+    memset(s->made, 0, (size_t)count * sizeof *s->made);
+    const struct block_rows all = {.logits = runner_workspace(s->engine->runner)->logits, .step = 1};
+    TRY(find_lists(s, 0, count, &all, err));
     for (int32_t i = 0; i < count; i++) {
-        const float *logits;
-        TRY(engine_logits(s->engine, i, &logits, err));
-        s->made[i] = draw(s, s->drafting[i], logits, 0, s->drafts + (int64_t)i * s->choice.limit);
+        bool drawn;
+        TRY(draw(s, i, 0, s->drafts + (int64_t)i * s->choice.limit, &drawn, err));
+        s->made[i] = drawn;
     }
     propose(s, count);
     return QR_OK;

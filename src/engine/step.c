@@ -189,6 +189,23 @@ static void note_step(struct qr_engine *engine, const struct batch *batch, qr_st
     pthread_mutex_unlock(&engine->lock);
 }
 
+/* Finds the likeliest ids of every row that a token will be drawn from. Where that fails rows are read whole. */
+static void find_lists(struct qr_engine *engine, const struct batch *batch)
+{
+    int32_t logits = 0;
+    qr_error err;
+    shortlists_clear(engine->lists);
+    for (int32_t b = 0; engine->lists && b < batch->count; b++) {
+        const struct span_rows rows = {&batch->spans[b], logits};
+        const struct sched_request *s = sched_span_request(engine->sched, b);
+        const struct task *t = s ? s->owner : NULL;
+        logits += rows.span->count - rows.span->logits_from;
+        if (t && t->r)
+            generate_want(t, &rows);
+    }
+    (void)shortlists_find(engine->lists, runner_workspace(engine->runner)->logits, NULL, &err);
+}
+
 static void take_rows(struct qr_engine *engine, const struct batch *batch, qr_status st, const qr_error *err, double spent)
 {
     int32_t logits = 0;
@@ -235,6 +252,8 @@ bool engine_step(struct qr_engine *engine)
         st = run_batch(engine, batch, &err);
     const double spent = clock_seconds() - start;
     note_step(engine, batch, st, start, spent);
+    if (st == QR_OK)
+        find_lists(engine, batch);
     take_rows(engine, batch, st, &err, spent);
     if (st == QR_OK && batch->tentative)
         commit(engine, batch);

@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "cache/geometry.h"
+#include "ops/shortlist.h"
 #include "ops/step.h"
 
 /* ---- activations: what travels between operators ---- */
@@ -496,6 +497,8 @@ struct backend {
     qr_status (*expert_uses)(struct backend *, int32_t experts, const struct weight *const *w1, uint64_t *out, qr_error *);
     /* Lists that follow run so; what is recorded is forgotten. At first: FULL, fused. NULL: it records nothing. */
     void (*run_as)(struct backend *, const struct run_mode *mode);
+    /* What a draw needs of rows of logits (shortlist.h). NULL: the rows are read whole. */
+    qr_status (*shortlist)(struct backend *, const struct op_shortlist *, qr_error *);
 
 #define QR_OPERATORS(X)                                                                                                \
     X(embed) X(mhc_mix) X(collapse) X(expand) X(norm) X(quantize) X(linear) X(query) X(window_key) X(window_write)     \

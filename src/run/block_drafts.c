@@ -10,9 +10,10 @@ struct block_drafts {
     struct batch_span *spans;
     int32_t *tokens, *low;               /* [max_rows] */
     int32_t *device_low, *device_tokens; /* [max_rows], [max_requests] */
-    float *logits;                       /* [max_requests][vocab] */
-    float *base;                         /* [max_requests][vocab] of the slot in hand, without the Markov head */
-    float *confidence;                   /* [2][max_requests]: the Markov head's part, then the row's */
+    float *logits, *base;                /* [vocab] of one request, and of it without the Markov head */
+    struct block_rows rows;              /* of the slot in hand */
+    float *confidence;                   /* [max_requests] the Markov head's part, in the end the whole */
+    float *confidences;                  /* [max_rows] the rows' */
 };
 
 static qr_status allocate_device(struct block_drafts *d, qr_error *err)
@@ -35,10 +36,11 @@ static qr_status allocate(struct block_drafts *d, qr_error *err)
     d->spans = qr_calloc(requests, sizeof *d->spans);
     d->tokens = qr_calloc(rows, sizeof *d->tokens);
     d->low = qr_calloc(rows, sizeof *d->low);
-    d->logits = qr_calloc(requests * vocab, sizeof *d->logits);
-    d->base = qr_calloc(requests * vocab, sizeof *d->base);
-    d->confidence = qr_calloc(2 * requests, sizeof *d->confidence);
-    if (!d->spans || !d->tokens || !d->low || !d->logits || !d->base || !d->confidence)
+    d->logits = qr_calloc(vocab, sizeof *d->logits);
+    d->base = qr_calloc(vocab, sizeof *d->base);
+    d->confidence = qr_calloc(requests, sizeof *d->confidence);
+    d->confidences = qr_calloc(rows, sizeof *d->confidences);
+    if (!d->spans || !d->tokens || !d->low || !d->logits || !d->base || !d->confidence || !d->confidences)
         return qr_fail(err, QR_NO_MEMORY, "draft blocks: no memory for %zu rows of %zu requests", rows, requests);
     TRY(assembly_open(d->backend, l, &d->assembly, err));
     return allocate_device(d, err);
@@ -58,7 +60,7 @@ int64_t block_drafts_bytes_for(const struct assembly_limits *limits)
     const struct assembly_limits l = limits_of_passes(limits);
     const int64_t word = (int64_t)sizeof(int32_t), vocab = l.plan->config.vocab_size;
     return assembly_bytes_for(&l) + (int64_t)sizeof(struct block_drafts) +
-           l.max_requests * ((int64_t)sizeof(struct batch_span) + (2 * vocab + 3) * word) + 3 * l.max_rows * word;
+           l.max_requests * ((int64_t)sizeof(struct batch_span) + 2 * word) + (2 * vocab + 4 * l.max_rows) * word;
 }
 
 qr_status block_drafts_open(struct backend *backend, const struct assembly_limits *limits, struct block_drafts **out,
@@ -94,6 +96,7 @@ void block_drafts_close(struct block_drafts *d)
     qr_free(d->logits);
     qr_free(d->base);
     qr_free(d->confidence);
+    qr_free(d->confidences);
     qr_free(d);
 }
 
@@ -165,22 +168,16 @@ qr_status block_drafts_fill(struct block_drafts *d, const struct block_draft *re
 
 /* ---- the chain ---- */
 
-/* Slot k of every request: what the Markov head said, and each one's row of the pass. One fence for all. */
+/* How sure the drafter is of slot k of every request. One fence for all. */
 static qr_status fetch(struct block_drafts *d, const struct workspace *ws, int32_t k, qr_error *err)
 {
-    const int64_t vocab = d->limits.plan->config.vocab_size, count = d->requests, word = (int64_t)sizeof(float);
-    const float *confidences = ws->draft_confidence.codes;
-    float *own = d->confidence + d->limits.max_requests;
-    struct backend *backend = d->backend;
-
-    TRY(backend->download(backend, d->logits, ws->markov_bias.codes, count * vocab * word, err));
-    TRY(backend->download(backend, d->confidence, ws->markov_confidence.codes, count * word, err));
-    for (int64_t b = 0; b < count; b++) {
-        const int64_t row = b * d->width + k;
-        TRY(backend->download(backend, d->base + b * vocab, ws->logits + row * vocab, vocab * word, err));
-        TRY(backend->download(backend, own + b, confidences + row, word, err));
-    }
-    return backend->fence(backend, err);
+    const int64_t count = d->requests, word = (int64_t)sizeof(float);
+    TRY(d->backend->download(d->backend, d->confidence, ws->markov_confidence.codes, count * word, err));
+    TRY(d->backend->download(d->backend, d->confidences, ws->draft_confidence.codes, count * d->width * word, err));
+    TRY(d->backend->fence(d->backend, err));
+    for (int64_t b = 0; b < count; b++)
+        d->confidence[b] += d->confidences[b * d->width + k];
+    return QR_OK;
 }
 
 qr_status block_drafts_next(struct block_drafts *d, struct model *m, int32_t k, const int32_t *tokens, qr_error *err)
@@ -197,16 +194,23 @@ qr_status block_drafts_next(struct block_drafts *d, struct model *m, int32_t k, 
     TRY(d->backend->upload(d->backend, d->device_tokens, tokens, count * word, err));
     TRY(model_markov(m, d->device_tokens, (int32_t)count, err));
     TRY(fetch(d, ws, k, err));
-    for (int64_t i = 0; i < count * vocab; i++)
-        d->logits[i] += d->base[i];
-    for (int64_t b = 0; b < count; b++)
-        d->confidence[b] += d->confidence[d->limits.max_requests + b];
+    d->rows = (struct block_rows){.logits = ws->logits, .bias = ws->markov_bias.codes, .first = k, .step = d->width};
     return QR_OK;
 }
 
-const float *block_drafts_logits(const struct block_drafts *d, int32_t b)
+struct block_rows block_drafts_rows(const struct block_drafts *d) { return d->rows; }
+
+qr_status block_drafts_logits(const struct block_drafts *d, int32_t b, const float **out, qr_error *err)
 {
-    return d->logits + (int64_t)b * d->limits.plan->config.vocab_size;
+    const int64_t vocab = d->limits.plan->config.vocab_size, bytes = vocab * (int64_t)sizeof(float);
+    const struct block_rows *r = &d->rows;
+    TRY(d->backend->download(d->backend, d->base, r->logits + (r->first + b * r->step) * vocab, bytes, err));
+    TRY(d->backend->download(d->backend, d->logits, r->bias + b * vocab, bytes, err));
+    TRY(d->backend->fence(d->backend, err));
+    for (int64_t i = 0; i < vocab; i++)
+        d->logits[i] += d->base[i];
+    *out = d->logits;
+    return QR_OK;
 }
 
 float block_drafts_confidence(const struct block_drafts *d, int32_t b) { return d->confidence[b]; }

@@ -29,10 +29,17 @@ qr_status block_drafts_fill(struct block_drafts *d, const struct block_draft *re
                             struct model_draft *out, qr_error *err);
 
 /* Slot k (0-based) of every request of the pass just run, after tokens[count], what stands before each in the chain: the
- * anchors for k = 0, else the draft of slot k - 1. Leaves their logits and confidences on the host. */
+ * anchors for k = 0, else the draft of slot k - 1. Leaves their logits on the backend, their confidences on the host. */
 qr_status block_drafts_next(struct block_drafts *d, struct model *m, int32_t k, const int32_t *tokens, qr_error *err);
-/* Of request b: [vocab] logits with the Markov head's part, and the confidence before its sigmoid. Until the next call. */
-const float *block_drafts_logits(const struct block_drafts *d, int32_t b);
+/* Where they stand, until the next call: those of request b are row first + b * step of `logits`, and row b of `bias`, the
+ * Markov head's part, added. */
+struct block_rows {
+    const float *logits, *bias; /* [..][vocab] */
+    int64_t first, step;
+};
+struct block_rows block_drafts_rows(const struct block_drafts *d);
+/* The sum of request b on the host, [vocab], until the next call of any; and the confidence before its sigmoid. */
+qr_status block_drafts_logits(const struct block_drafts *d, int32_t b, const float **out, qr_error *err);
 float block_drafts_confidence(const struct block_drafts *d, int32_t b);
 
 #endif

@@ -208,6 +208,19 @@ qr_status sampling_distribution(const struct sampling_params *params, const stru
     return QR_OK;
 }
 
+void sampling_among(const struct sampling_params *params, const int32_t *ids, const float *logits, int32_t count,
+                    struct sampler_scratch *s, struct distribution *out)
+{
+    struct candidates *c = &s->candidates;
+    for (int32_t i = 0; i < count; i++) {
+        c->ids[i] = ids[i];
+        c->logits[i] = (double)logits[i];
+    }
+    c->count = count;
+    shape(params, s);
+    *out = (struct distribution){.count = c->count, .ids = c->ids, .p = c->mass};
+}
+
 void sampling_round(struct sampler_scratch *s)
 {
     for (int32_t i = 0; i < s->candidates.count; i++)

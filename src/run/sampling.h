@@ -70,6 +70,11 @@ struct distribution {
 qr_status sampling_distribution(const struct sampling_params *params, const struct sampling_row *row,
                                 struct sampler_scratch *scratch, struct distribution *out, qr_error *err);
 
+/* Steps 5 to 9 on `count` ids, ascending, that stand for a row: none of the others can have a part in them. The temperature is
+ * above 0. */
+void sampling_among(const struct sampling_params *params, const int32_t *ids, const float *logits, int32_t count,
+                    struct sampler_scratch *scratch, struct distribution *out);
+
 /* Rounds the probabilities of the row's distribution to floats, which are then what is drawn from: q of a draft that is
  * kept as floats (2.8). Their sum is 1 only about. */
 void sampling_round(struct sampler_scratch *scratch);

@@ -187,7 +187,8 @@ static qr_status chain(struct trace_drafts *d, int32_t anchor, const struct pref
     int32_t before = anchor;
     for (int32_t k = 0; k < config(d)->dspark_block_size; k++) {
         TRY(runner_block_next(d->job.runner, k, &before, err));
-        const float *logits = block_drafts_logits(runner_blocks(d->job.runner), 0);
+        const float *logits;
+        TRY(block_drafts_logits(runner_blocks(d->job.runner), 0, &logits, err));
         for (int32_t v = 0; v < vocab; v++)
             out->logits[(int64_t)k * vocab + v] = logits[v];
         out->confidence_logit[k] = block_drafts_confidence(runner_blocks(d->job.runner), 0);

@@ -61,7 +61,8 @@ static qr_status draft_block(struct line *l, qr_error *err)
     TRY(runner_block_draft(l->runner, &request, 1, l->observer.at ? &l->observer : NULL, err));
     for (int32_t k = 0; k < c->dspark_block_size; k++) {
         TRY(runner_block_next(l->runner, k, &before, err));
-        const float *logits = block_drafts_logits(runner_blocks(l->runner), 0);
+        const float *logits;
+        TRY(block_drafts_logits(runner_blocks(l->runner), 0, &logits, err));
         before = trace_best(logits, c->vocab_size);
     }
     return QR_OK;

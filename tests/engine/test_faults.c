@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "engine/shortlists.h"
+#include "ops/cpu/reference/reference.h"
 #include "support/support.h"
 #include "support/scratch.h"
 
@@ -177,11 +179,54 @@ static void a_step_allocates_nothing(void **state)
     }
 }
 
+/* As on a device that finds likeliest ids; a search allocates nothing. */
+static void lists_of_rows_may_lack_memory(void **state)
+{
+    (void)state;
+    enum { VOCAB = 64 };
+    static const float logits[VOCAB] = {[40] = 3};
+    static const int32_t left_out[] = {0, 1};
+    const struct id_list never = {left_out, 2};
+    const struct sampling_params greedy = {.top_p = 1, .repetition_penalty = 1};
+    const struct sampling_row row = {.banned = &never, .banned_lists = 1};
+    struct backend *backend;
+    int64_t refused = 0;
+    qr_error err = {0};
+    must(backend_cpu_open("reference", 1, NULL, &backend, &err), &err);
+    backend->shortlist = reference_shortlist;
+    const int64_t live = alloc_live();
+    for (int64_t n = 1;; n++, refused++) {
+        struct shortlists *s;
+        int32_t token = -1;
+        alloc_fault_at(n, 0);
+        const qr_status st = shortlists_open(backend, VOCAB, 3, &never, &s, &err);
+        alloc_fault_at(0, 0);
+        if (st == QR_OK) {
+            const int64_t before = alloc_count();
+            shortlists_want(s, 2, &greedy, 7, 0, 0);
+            must(shortlists_find(s, logits, NULL, &err), &err);
+            assert_true(shortlists_draw(s, 2, &greedy, &row, 7, NULL, &token));
+            assert_false(shortlists_draw(s, 1, &greedy, &row, 7, NULL, &token));
+            assert_int_equal(token, 40);
+            assert_int_equal(alloc_count(), before);
+        }
+        shortlists_close(s);
+        assert_int_equal(alloc_live(), live);
+        if (st == QR_OK)
+            break;
+        assert_int_equal(st, QR_NO_MEMORY);
+        assert_null(s);
+    }
+    assert_true(refused > 5);
+    backend->close(backend);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(a_step_allocates_nothing),
+        cmocka_unit_test(lists_of_rows_may_lack_memory),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -144,6 +144,7 @@ static void a_slot_of_all_blocks_waits_once(void **state)
     struct block_draft blocks[REQUESTS];
     struct rig_request q[REQUESTS];
     float confidence[REQUESTS], *alone;
+    const float *logits;
     qr_error err = {0};
     rig_open(&r, &(struct rig_options){.model = SPEC_V41, .draft_width = WIDTH, .draft_rows = REQUESTS * WIDTH,
                                        .max_requests = REQUESTS});
@@ -159,7 +160,8 @@ static void a_slot_of_all_blocks_waits_once(void **state)
         blocks[b] = (struct block_draft){.slot = b, .position = count, .anchor = anchors[b]};
         must(runner_block_draft(r.runner, &blocks[b], 1, NULL, &err), &err);
         must(runner_block_next(r.runner, 0, &anchors[b], &err), &err);
-        memcpy(alone + (size_t)b * vocab, block_drafts_logits(runner_blocks(r.runner), 0), vocab * sizeof *alone);
+        must(block_drafts_logits(runner_blocks(r.runner), 0, &logits, &err), &err);
+        memcpy(alone + (size_t)b * vocab, logits, vocab * sizeof *alone);
         confidence[b] = block_drafts_confidence(runner_blocks(r.runner), 0);
     }
     must(runner_block_draft(r.runner, blocks, REQUESTS, NULL, &err), &err);
@@ -170,7 +172,8 @@ static void a_slot_of_all_blocks_waits_once(void **state)
     r.backend->fence = real_fence;
     assert_int_equal(fences, 1);
     for (int32_t b = 0; b < REQUESTS; b++) {
-        assert_memory_equal(alone + (size_t)b * vocab, block_drafts_logits(runner_blocks(r.runner), b), vocab * sizeof *alone);
+        must(block_drafts_logits(runner_blocks(r.runner), b, &logits, &err), &err);
+        assert_memory_equal(alone + (size_t)b * vocab, logits, vocab * sizeof *alone);
         assert_true(confidence[b] == block_drafts_confidence(runner_blocks(r.runner), b));
         rig_request_free(&q[b]);
     }

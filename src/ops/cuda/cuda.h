@@ -173,6 +173,9 @@ bool cuda_goes_between(enum between_step step, const void *op, enum between_step
 qr_status cuda_between(struct backend *b, const struct op_combine *combine, const struct op_expand *expand,
                        const struct op_mhc_mix *mix, const struct op_collapse *collapse, qr_error *err);
 
+/* Not recorded: what is written down has to be started before. */
+qr_status cuda_shortlist(struct backend *b, const struct op_shortlist *op, qr_error *err);
+
 /* A linear of INT8. */
 qr_status cuda_linear_int8(struct backend *b, const struct op_linear *op, qr_error *err);
 

@@ -425,6 +425,12 @@ static qr_status start(struct cuda_backend *cuda, qr_error *err)
     return record_open(&cuda->recorder, err);
 }
 
+static qr_status shortlist(struct backend *b, const struct op_shortlist *op, qr_error *err)
+{
+    TRY(record_flush(cuda_of(b), err));
+    return cuda_shortlist(b, op, err);
+}
+
 static void install(struct backend *b)
 {
     b->close = cuda_close;
@@ -446,6 +452,7 @@ static void install(struct backend *b)
     b->run_as = run_as;
     b->seat_experts = seats_open;
     b->expert_uses = seats_uses;
+    b->shortlist = shortlist;
     record_install(b);
 }
 

@@ -29,6 +29,9 @@ static inline uint64_t cuda_module_layout(void)
     layout = layout * 31 + sizeof(struct device_memory);
     layout = layout * 31 + sizeof(struct backend_counts);
     layout = layout * 31 + sizeof(struct run_mode);
+    layout = layout * 31 + sizeof(struct op_shortlist);
+    layout = layout * 31 + sizeof(struct shortlist_ask);
+    layout = layout * 31 + sizeof(struct shortlist_part);
 #define FOLD(NAME) layout = layout * 31 + sizeof(struct op_##NAME);
     QR_OPERATORS(FOLD)
 #undef FOLD

@@ -18,6 +18,10 @@ int64_t reference_scratch_bytes(const struct op_limits *limits);
 qr_status expert_check(const struct op_expert *op, qr_error *err);
 qr_status index_select_check(const struct op_index_select *op, qr_error *err);
 
+/* Lists of likeliest ids (ops/shortlist.h), as a device makes them; no path of the CPU has them in its table, for here a row is
+ * as near to its draw. */
+qr_status reference_shortlist(struct backend *b, const struct op_shortlist *op, qr_error *err);
+
 #define REFERENCE_OPERATOR(NAME) \
     qr_status reference_##NAME(struct backend *b, const struct op_##NAME *op, qr_error *err);
 QR_OPERATORS(REFERENCE_OPERATOR)
