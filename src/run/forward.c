@@ -204,6 +204,24 @@ static qr_status check_restored(const struct runner *r, const struct batch_span 
     return QR_OK;
 }
 
+/* The history that a cursor has carried along is that of the tokens before it (runtime.md 3.7): debug builds make it again. */
+static qr_status check_history(const struct runner *r, const struct batch_span *s, int32_t b, qr_error *err)
+{
+#ifdef QR_DEBUG
+    int32_t ids[CURSOR_HISTORY];
+    if (s->before_count < 1 || s->before_count > CURSOR_HISTORY)
+        return QR_OK;
+    ngrams_compress(r->ngrams, s->before, s->before_mask, s->before_count, ids);
+    const struct cursor made = cursor_at(r->geometry, s->first_position, ids, s->before_count), *carried = &r->placed[b];
+    if (memcmp(carried->history, made.history, (size_t)made.history_count * sizeof *made.history) != 0)
+        return qr_fail(err, QR_INTERNAL, "request %d of the step: slot %d carries the history of other tokens than stand before "
+                       "position %d", b, s->slot, s->first_position);
+#else
+    (void)r, (void)s, (void)b, (void)err;
+#endif
+    return QR_OK;
+}
+
 /* Where each request of the step starts: its slot's cursor, or a fresh one. Changes no cursor. */
 static qr_status starting_cursors(struct runner *r, const struct batch *batch, qr_error *err)
 {
@@ -226,6 +244,7 @@ static qr_status starting_cursors(struct runner *r, const struct batch *batch, q
             return qr_fail(err, QR_INTERNAL,
                            "request %d of the step starts at position %d, the cursor of its slot %d is at %lld", b,
                            s->first_position, s->slot, (long long)r->placed[b].position);
+        TRY(check_history(r, s, b, err));
     }
     return QR_OK;
 }

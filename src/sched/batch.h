@@ -30,7 +30,8 @@ struct batch_span {
     /* The slot is new to this request: its cursor is set to first_position, and the Engram history to the tokens just
      * before it, oldest first. Position 0 does this by itself. */
     bool place;
-    int32_t before_count; /* as many as there are, at most the history's length */
+    int32_t before_count; /* as many as there are, at most the history's length; 0 without `place`: not told. A debug build
+                           * holds the cursor's history to them (runtime.md 3.7) */
     const int32_t *before;
     const uint8_t *before_mask; /* [before_count] or NULL */
 

@@ -264,6 +264,35 @@ static void a_placed_slot_starts_with_the_history_it_is_given(void **state)
     tear_down(&f);
 }
 
+/* A cursor that goes on carries its history along. Debug builds make it again from the tokens that stand before the span
+ * (runtime.md 3.7), and find one of other tokens; others do not look. */
+static void a_carried_history_is_held_to_the_tokens(void **state)
+{
+    (void)state;
+    struct fixture f;
+    set_up(&f, 0);
+    struct rig_request q = rig_request(&f.rig, f.tokens, TOKENS, 0, 1, 1);
+    int32_t count = 26;
+    rig_step(&f.rig, (struct rig_request *[]){&q}, &count, 1);
+    struct batch_span span = rig_span(&f.rig, &q, 1);
+    struct batch batch = {.count = 1, .spans = &span, .tentative = false};
+    qr_error err = {0};
+    span.before_count = 3;
+    span.before_mask = q.image_mask + 23;
+#ifdef QR_DEBUG
+    int32_t others[3];
+    for (int i = 0; i < 3; i++)
+        others[i] = f.tokens[23 + i] + (f.tokens[23 + i] > 10 ? -7 : 7);
+    span.before = others;
+    assert_int_equal(runner_step(f.rig.runner, &batch, NULL, &err), QR_INTERNAL);
+    assert_non_null(strstr(err.message, "history of other tokens"));
+#endif
+    span.before = f.tokens + 23;
+    assert_int_equal(runner_step(f.rig.runner, &batch, NULL, &err), QR_OK);
+    rig_request_free(&q);
+    tear_down(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -272,6 +301,7 @@ int main(void)
         cmocka_unit_test(a_forward_that_breaks_off_costs_its_own_slot_only),
         cmocka_unit_test(rejected_tokens_leave_no_trace),
         cmocka_unit_test(a_placed_slot_starts_with_the_history_it_is_given),
+        cmocka_unit_test(a_carried_history_is_held_to_the_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
