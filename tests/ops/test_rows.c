@@ -11,7 +11,7 @@
 #include "number/quantize.h"
 #include "support/ops.h"
 
-enum { ROWS = 48, PER_BLOCK = 16 };
+enum { ROWS = 48, PER_BLOCK = 16, KEY = 128, KEY_ROWS = 48 };
 
 /* Writes ROWS rows of ratio 1 on the grid into a plane of that format; returns the values as the cache holds them. */
 static uint16_t *write_rows(struct ops *o, enum row_format format, enum key_grid grid, int32_t n, const uint16_t *in,
@@ -280,6 +280,82 @@ static void index_keys_are_transformed_between_rotation_and_grid(void **state)
     ops_close(&o);
 }
 
+struct key_case {
+    const char *name;
+    enum row_format format;
+    enum key_grid grid;
+    bool hadamard, wide; /* f32 in */
+};
+
+/* Norm, rotation, transform, and grid with store, an operator each. INT8 is transformed by a matrix that its grid names,
+ * so there the last two are one. */
+static void store_by_steps(struct ops *o, const struct key_case *c, struct row_list rows, const struct step *step,
+                           struct activation in, const void *norm, struct row_plane plane, uint16_t *out)
+{
+    struct activation normed = ops_rows(in.format, KEY_ROWS, KEY, 0), turned = ops_rows(ACT_BF16, KEY_ROWS, KEY, 0),
+                      transformed = ops_rows(ACT_BF16, KEY_ROWS, KEY, 0);
+    struct row_plane nowhere = ops_plane(ROW_BF16, KEY, 8, 4);
+    const bool joined = c->hadamard && c->grid == GRID_INT8;
+    RUN(o, norm, .rows = rows, .in = in, .weight = norm, .eps = 1e-6f, .out = normed);
+    RUN(o, row_write, .rows = rows, .step = step, .ratio = 4, .in = normed, .rope = test_rope(64), .plane = nowhere,
+        .values_out = turned.codes);
+    RUN(o, row_write, .rows = rows, .step = step, .ratio = 4, .in = turned, .rope = test_rope(0),
+        .hadamard = c->hadamard && !joined, .plane = nowhere, .values_out = transformed.codes);
+    RUN(o, row_write, .rows = rows, .step = step, .ratio = 4, .in = transformed, .rope = test_rope(0), .hadamard = joined,
+        .grid = c->grid, .plane = plane, .values_out = out);
+    ops_free_rows(&normed), ops_free_rows(&turned), ops_free_rows(&transformed);
+    ops_free_plane(&nowhere);
+}
+
+/* In every container and of both families, the bytes of the chain, and no others. */
+static void a_key_stored_by_one_operator_has_the_bits_of_one_stored_by_four(void **state)
+{
+    (void)state;
+    static const struct key_case cases[] = {{"V4.1, fp4", ROW_INDEX_FP4, GRID_FP4_E8M0, false, false},
+                                            {"V4.1, fp8", ROW_INDEX_FP8, GRID_FP4_E8M0, false, false},
+                                            {"V4, fp4", ROW_INDEX_FP4, GRID_FP4_E8M0, true, false},
+                                            {"V4, fp8", ROW_INDEX_FP8, GRID_FP4_E8M0, true, false},
+                                            {"fp8 of its own grid", ROW_INDEX_FP8, GRID_FP8_ROW, true, false},
+                                            {"bf16", ROW_BF16, GRID_FP4_E8M0, true, false},
+                                            {"W8A8", ROW_INDEX_INT8, GRID_INT8, true, true}};
+    static float wide[KEY_ROWS * KEY];
+    static uint16_t in[KEY_ROWS * KEY], norm[KEY], one[KEY_ROWS * KEY], four[KEY_ROWS * KEY];
+    int32_t list[KEY_ROWS / 4];
+    struct dice d = {19};
+    struct one_request r;
+    struct ops o;
+    ops_open(&o, "reference", 1);
+    one_request_make(&r, 40, KEY_ROWS, 4);
+    for (int i = 0; i < KEY_ROWS / 4; i++)
+        list[i] = 4 * i + 3;
+    dice_bf16(&d, in, KEY_ROWS * KEY, 2);
+    dice_f32(&d, wide, KEY_ROWS * KEY, 2);
+    dice_bf16(&d, norm, KEY, 1);
+    memset(in + list[2] * KEY, 0, KEY * 2);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct key_case *c = &cases[i];
+        struct row_plane a = ops_plane(c->format, KEY, 8, 4), b = ops_plane(c->format, KEY, 8, 4);
+        const struct row_list rows = {list, KEY_ROWS / 4};
+        const struct activation from = c->wide ? f32_rows(wide, KEY) : bf16_rows(in, KEY);
+        memset(one, 0, sizeof one);
+        memset(four, 0, sizeof four);
+        RUN(&o, row_write, .rows = rows, .step = &r.step, .ratio = 4, .in = from, .norm = norm, .eps = 1e-6f,
+            .rope = test_rope(64), .hadamard = c->hadamard, .grid = c->grid, .plane = a, .values_out = one);
+        store_by_steps(&o, c, rows, &r.step, from, norm, b, four);
+        for (int64_t at = 0; at < 4 * a.value_block_stride; at++)
+            if (a.values[at] != b.values[at])
+                fail_msg("%s: byte %lld is %d, by steps %d", c->name, (long long)at, a.values[at], b.values[at]);
+        for (int64_t at = 0; a.scales && at < 4 * a.scale_block_stride; at++)
+            if (a.scales[at] != b.scales[at])
+                fail_msg("%s: scale byte %lld is %d, by steps %d", c->name, (long long)at, a.scales[at], b.scales[at]);
+        assert_memory_equal(one, four, sizeof one);
+        ops_free_plane(&a);
+        ops_free_plane(&b);
+    }
+    one_request_free(&r);
+    ops_close(&o);
+}
+
 static void window_keys_wrap_in_their_slots_ring(void **state)
 {
     (void)state;
@@ -360,6 +436,7 @@ int main(void)
         cmocka_unit_test(a_row_of_an_unmapped_block_is_not_stored),
         cmocka_unit_test(a_group_is_turned_by_its_first_position),
         cmocka_unit_test(index_keys_are_transformed_between_rotation_and_grid),
+        cmocka_unit_test(a_key_stored_by_one_operator_has_the_bits_of_one_stored_by_four),
         cmocka_unit_test(window_keys_wrap_in_their_slots_ring),
         cmocka_unit_test(grids_and_containers_that_do_not_fit_are_refused),
     };

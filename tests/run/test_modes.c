@@ -1,7 +1,6 @@
 /* label: full A13 A14 */
 /* However a device runs its steps, recorded or not, fused or not, requests get the same bits (runtime.md 8). On a device that
- * records nothing there is one way, and what is held is that padding and garbage change nothing there. The names of tests
- * hold the known failures (runtime.md 15) that they are about. */
+ * records nothing there is one way, and what is held is that padding and garbage change nothing there. */
 #include "support/support.h"
 
 #include <stdlib.h>
@@ -72,6 +71,7 @@ static void free_requests(struct rig_request *q)
         rig_request_free(&q[i]);
 }
 
+/* Known failure 10 (runtime.md 15): graphs of several buckets shared their memory. */
 static void failure_10_buckets_that_take_turns_give_the_bits_of_eager_steps(void **state)
 {
     (void)state;
@@ -122,7 +122,8 @@ static void padded_steps_give_the_bits_of_exact_ones(void **state)
     }
 }
 
-/* Recording runs nothing, so no page is named that could be handed out; a replay names those of its own tables. */
+/* Known failure 12 (runtime.md 15): a capture named pages that were handed out later, half written. Here recording runs
+ * nothing, so no page is named that could be handed out; a replay names those of its own tables. */
 static void failure_12_what_is_recorded_once_writes_the_pages_of_whoever_replays_it(void **state)
 {
     (void)state;
@@ -150,6 +151,7 @@ static void failure_12_what_is_recorded_once_writes_the_pages_of_whoever_replays
     rig_close(&r);
 }
 
+/* Known failure 13 (runtime.md 15): dummy batches wrote NaN into the null block, which kernels read and masked. */
 static void failure_13_block_0_and_unused_rows_full_of_nan_change_nothing(void **state)
 {
     (void)state;
@@ -175,7 +177,8 @@ static void failure_13_block_0_and_unused_rows_full_of_nan_change_nothing(void *
     }
 }
 
-/* Sums over experts have one order: no two runs of one token differ, however often. */
+/* Known failure 34 (runtime.md 15): the sum over one token's experts was a race. Here sums over experts have one order:
+ * no two runs of one token differ, however often. */
 static void failure_34_one_token_through_the_experts_is_the_same_every_time(void **state)
 {
     (void)state;
@@ -204,7 +207,8 @@ static int32_t best_of(const float *logits, int32_t vocab)
     return best;
 }
 
-/* A canary: what a trained model says greedily, token for token, in every mode; and it is no single token again and again. */
+/* Known failure 40 (runtime.md 15): a change of graphs produced garbage and passed review. A canary: what a trained
+ * model says greedily, token for token, in every mode; and it is no single token again and again. */
 static void failure_40_the_greedy_canary_sings_the_same_in_every_mode(void **state)
 {
     (void)state;
