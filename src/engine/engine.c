@@ -237,6 +237,7 @@ static qr_status open_parts(struct qr_engine *engine, const struct engine_size *
     if (!engine->logits)
         return qr_fail(err, QR_NO_MEMORY, "no memory for %d logits", vocab);
     TRY(capture_run(engine, &size->captures, err));
+    engine_note_backend(engine);
     return model_say_progress(model, QR_PHASE_WEIGHTS, total, total, err); /* with what no engine needs of them */
 }
 

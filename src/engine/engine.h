@@ -162,6 +162,8 @@ struct span_rows {
 qr_status task_add(struct task *t, const int32_t *tokens, int32_t count, int32_t limit, int32_t first_logits, qr_error *err);
 /* One pass of the scheduler and the step it makes. False: there was nothing to run. */
 bool engine_step(struct qr_engine *engine);
+/* What the backend counts goes into the metrics. The lock is held, or nobody else is there yet. */
+void engine_note_backend(struct qr_engine *engine);
 /* Tells the scheduler of requests that were cancelled meanwhile. */
 void engine_pass_cancels(struct qr_engine *engine);
 /* Ends what the scheduler is done with. */

@@ -155,8 +155,7 @@ static void note_spans(qr_metrics *m, const struct batch *batch)
     m->decode_requests += decoding;
 }
 
-/* The lock is held. */
-static void note_backend(struct qr_engine *engine)
+void engine_note_backend(struct qr_engine *engine)
 {
     struct backend_counts c;
     qr_metrics *m = &engine->metrics;
@@ -178,7 +177,7 @@ static void note_step(struct qr_engine *engine, const struct batch *batch, qr_st
 {
     pthread_mutex_lock(&engine->lock);
     note_queue(engine, batch, began);
-    note_backend(engine);
+    engine_note_backend(engine);
     qr_metrics *m = &engine->metrics;
     m->steps += batch->count > 0;
     m->step_seconds += spent;

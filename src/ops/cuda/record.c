@@ -125,6 +125,28 @@ static bool count_one(struct recorder *r, size_t place)
     return true;
 }
 
+/* What lies between members may be anything; without it equal operators are equal bytes. */
+static void clear_padding(enum op_number number, union any_op *op)
+{
+#if __has_builtin(__builtin_clear_padding)
+    switch (number) {
+#define CLEAR(NAME)                              \
+    case OP_##NAME:                              \
+        __builtin_clear_padding(&op->NAME);      \
+        break;
+        QR_OPERATORS(CLEAR)
+#undef CLEAR
+    case OP_copy:
+        __builtin_clear_padding(&op->copy);
+        break;
+    case OPS:
+        break;
+    }
+#else
+    (void)number, (void)op; /* lists are recorded more often */
+#endif
+}
+
 static qr_status write_down(struct backend *b, enum op_number number, const void *op, qr_error *err)
 {
     struct recorder *r = cuda_of(b)->recorder;
@@ -149,7 +171,10 @@ static qr_status write_down(struct backend *b, enum op_number number, const void
     }
     memcpy(r->list + at, &entry, sizeof entry);
     uint8_t *copy = r->list + at + sizeof entry;
-    memcpy(copy, op, in->bytes);
+    union any_op clean;
+    memcpy(clean.bytes, op, in->bytes);
+    clear_padding(number, &clean);
+    memcpy(copy, clean.bytes, in->bytes);
     if (given)
         set_pointer(copy + in->step, step);
     if (rope)
