@@ -222,6 +222,9 @@ static void write_layouts(const struct model_plan *plan, struct geometry *g)
 
 /* ---- offsets ---- */
 
+/* Where no layer has compressed rows a page holds none: it names tokens all the same, and images of states lie in pages. */
+enum { EMPTY_PAGE = 4096 };
+
 static void place_page(struct geometry *g, bool *over)
 {
     int64_t used = 0;
@@ -232,6 +235,8 @@ static void place_page(struct geometry *g, bool *over)
         o->index_block_bytes = o->has_index ? times(o->rows, g->index_row_bytes, over) : 0;
         o->index_scale_block_bytes = o->has_index ? times(o->rows, g->index_scale_row_bytes, over) : 0;
     }
+    if (g->owners == 0)
+        used = EMPTY_PAGE;
     g->main_page_bytes = align(used, g->alignment, over);
     g->unit_bytes = g->main_page_bytes;
     for (int32_t i = 0; i < g->owners; i++)
