@@ -517,7 +517,8 @@ enum {
     QR_SLEEP_KV_CACHE = 2 /* both pools: every cached page and image is forgotten */
 };
 /* Gives back what the tags name. Running requests go back to waiting and compute what they had again when the engine is
- * awake; nothing runs until then, requests may be submitted and cancelled. Returns when it is done. */
+ * awake; nothing runs until then, requests may be submitted and cancelled. Returns when it is done, or another thread has woken
+ * it. A wake of these tags that goes on ends with QR_CANCELLED. */
 QR_API qr_status qr_engine_sleep(qr_engine *engine, unsigned tags, qr_error *err);
 /* Takes it back, in the size it had; with both tags awake the engine goes on. Weights that are other ones by now make the
  * cache another one. QR_NO_MEMORY: it sleeps on. */

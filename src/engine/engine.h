@@ -76,6 +76,7 @@ struct qr_engine {
     struct score_job *scores;
     struct injection *injections;   /* as they came */
     unsigned sleep_wanted, asleep;  /* QR_SLEEP_ tags */
+    unsigned rising;                /* those of `asleep` that come back just now */
     bool stirred;                   /* a request came, was cancelled, paused or let go on since the engine's thread last looked */
     bool sleep_failed;              /* the last change of them, as sleep_error says */
     qr_error sleep_error;

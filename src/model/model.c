@@ -124,12 +124,12 @@ void model_rest(struct model *m)
         weights_close(&m->weights);
 }
 
-qr_status model_rise(struct model *m, const struct checkpoint *ck, qr_error *err)
+qr_status model_rise(struct model *m, const struct checkpoint *ck, struct loading *loading, qr_error *err)
 {
     const unsigned parts = parts_of(&m->limits);
     if (m->backend->rest_weights)
-        return weights_rise(ck, m->plan, parts, &m->weights, err);
-    return weights_open(ck, m->plan, parts, m->backend, NULL, &m->weights, err);
+        return weights_rise(ck, m->plan, parts, loading, &m->weights, err);
+    return weights_open(ck, m->plan, parts, m->backend, loading, &m->weights, err);
 }
 
 qr_status model_expert_uses(const struct model *m, uint64_t *out, qr_error *err)

@@ -28,7 +28,7 @@ void model_close(struct model *m);
 /* Gives the weights' memory back, and takes it again, each tensor laid out once more; buffers stay where they are. No pass may
  * run in between. `ck` is the checkpoint that the model was opened with, whatever its files hold by now. */
 void model_rest(struct model *m);
-qr_status model_rise(struct model *m, const struct checkpoint *ck, qr_error *err);
+qr_status model_rise(struct model *m, const struct checkpoint *ck, struct loading *loading, qr_error *err);
 
 /* Visits of each routed expert of the backbone so far, [layers][n_routed_experts]; zeros where the backend counts none. */
 qr_status model_expert_uses(const struct model *m, uint64_t *out, qr_error *err);

@@ -451,10 +451,10 @@ void weights_rest(struct weights *w)
     w->tensors = NULL;
 }
 
-qr_status weights_rise(const struct checkpoint *ck, const struct model_plan *plan, unsigned parts, struct weights *w,
-                       qr_error *err)
+qr_status weights_rise(const struct checkpoint *ck, const struct model_plan *plan, unsigned parts, struct loading *loading,
+                       struct weights *w, qr_error *err)
 {
-    struct loader l = {.plan = plan, .w = w, .again = true};
+    struct loader l = {.plan = plan, .w = w, .loading = loading, .again = true};
     qr_status st = open_with_pool(&l, ck, parts, err);
     if (st == QR_OK)
         st = w->backend->fence(w->backend, err);

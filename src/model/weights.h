@@ -123,8 +123,8 @@ qr_status weights_open_placed(const struct checkpoint *ck, const struct model_pl
 /* Where the backend lets weights rest (ops.h): gives their bytes back and keeps the handles; lays the same tensors out again
  * where they were, after a failure of which they rest on. What weights_open was given must be the same. */
 void weights_rest(struct weights *w);
-qr_status weights_rise(const struct checkpoint *ck, const struct model_plan *plan, unsigned parts, struct weights *w,
-                       qr_error *err);
+qr_status weights_rise(const struct checkpoint *ck, const struct model_plan *plan, unsigned parts, struct loading *loading,
+                       struct weights *w, qr_error *err);
 /* Takes half-made weights and zeroed ones. */
 void weights_close(struct weights *w);
 /* In how many ranges of K a row-parallel matrix of that form is summed (weight_spec.k_splits). */

@@ -112,9 +112,9 @@ void runner_release_pools(struct runner *r)
 
 void runner_release_weights(struct runner *r) { model_rest(r->model); }
 
-qr_status runner_renew_weights(struct runner *r, const struct checkpoint *ck, qr_error *err)
+qr_status runner_renew_weights(struct runner *r, const struct checkpoint *ck, struct loading *loading, qr_error *err)
 {
-    return model_rise(r->model, ck, err);
+    return model_rise(r->model, ck, loading, err);
 }
 
 qr_status runner_expert_uses(const struct runner *r, uint64_t *out, qr_error *err)

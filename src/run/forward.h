@@ -69,7 +69,7 @@ qr_status runner_restored(struct runner *r, int32_t slot, qr_error *err);
 void runner_release_pools(struct runner *r);
 qr_status runner_renew_pools(struct runner *r, qr_error *err);
 void runner_release_weights(struct runner *r);
-qr_status runner_renew_weights(struct runner *r, const struct checkpoint *ck, qr_error *err);
+qr_status runner_renew_weights(struct runner *r, const struct checkpoint *ck, struct loading *loading, qr_error *err);
 
 /* As model_expert_uses. */
 qr_status runner_expert_uses(const struct runner *r, uint64_t *out, qr_error *err);

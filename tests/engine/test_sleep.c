@@ -2,6 +2,8 @@
 /* Sleep and wake (runtime.md 12.2, 13: A26): memory comes back in its size, the cache is forgotten, and no answer changes. */
 #include "support/engines.h"
 
+#include <pthread.h>
+
 #include "support/scratch.h"
 #include "support/support.h"
 
@@ -129,12 +131,52 @@ static void a_sleeping_engine_cancels_and_ends(void **state)
     engine_close(&o); /* asleep, with a request that waits */
 }
 
+struct sleeper {
+    qr_engine *engine;
+    _Atomic bool done;
+};
+
+static void *sleep_often(void *user)
+{
+    struct sleeper *s = user;
+    while (!s->done)
+        qr_engine_sleep(s->engine, QR_SLEEP_WEIGHTS, NULL);
+    return NULL;
+}
+
+static void a_sleep_ends_a_wake_that_goes_on_and_both_return(void **state)
+{
+    (void)state;
+    enum { MOST = 10000 };
+    struct opened o = open_small();
+    const qr_request q = request();
+    struct sleeper s = {.engine = o.engine};
+    struct reply before = reply_of(&o, &q), after;
+    pthread_t thread;
+    int cut = 0;
+    assert_int_equal(pthread_create(&thread, NULL, sleep_often, &s), 0);
+    for (int i = 0; i < MOST && cut < 10; i++) {
+        qr_engine_sleep(o.engine, QR_SLEEP_WEIGHTS, NULL);
+        cut += qr_engine_wake(o.engine, QR_SLEEP_WEIGHTS | QR_SLEEP_KV_CACHE, NULL) == QR_CANCELLED;
+    }
+    s.done = true;
+    assert_int_equal(cut, 10);
+    pthread_join(thread, NULL);
+    assert_int_equal(qr_engine_wake(o.engine, QR_SLEEP_WEIGHTS, NULL), QR_OK);
+    after = reply_of(&o, &q);
+    assert_same_reply(&before, &after, "behind all of them");
+    reply_free(&before);
+    reply_free(&after);
+    engine_close(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_the_same_behind_a_sleep),
         cmocka_unit_test(a_request_that_runs_goes_on_when_the_engine_is_awake),
         cmocka_unit_test(a_sleeping_engine_cancels_and_ends),
+        cmocka_unit_test(a_sleep_ends_a_wake_that_goes_on_and_both_return),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -156,7 +156,7 @@ static void behind_a_rest_every_tensor_is_laid_out_once_more(void **state)
         const int64_t slabs = seen.slabs;
         for (int round = 1; round <= 2; round++) {
             weights_rest(&w);
-            if (weights_rise(ck, &plan, WEIGHTS_BACKBONE, &w, &err) != QR_OK)
+            if (weights_rise(ck, &plan, WEIGHTS_BACKBONE, NULL, &w, &err) != QR_OK)
                 fail_msg("%s", err.message);
             assert_int_equal(seen.renewed, round * seen.prepared);
             assert_int_equal(seen.slabs, slabs);
