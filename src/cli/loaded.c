@@ -11,35 +11,39 @@
 #include "cli/plural.h"
 
 /* A line that stays, on a terminal. */
-static bool show_percent(void *user, qr_phase phase, uint64_t done, uint64_t total)
+static void show_percent(struct loaded *l, uint64_t done, uint64_t total)
 {
-    struct loaded *l = user;
     const int percent = total ? (int)((double)done / (double)total * 100) : 0;
-    if (phase == QR_PHASE_WEIGHTS && percent != l->percent)
+    if (percent != l->percent)
         fprintf(stderr, "\rloading %d %%", percent);
     l->percent = percent;
-    return true;
 }
 
-qr_status loaded_open_looking(const struct model_options *options, qr_status (*look)(const qr_model *model, const void *user, qr_error *err),
-                              const void *user, struct loaded *out, qr_error *err)
+static bool on_progress(void *user, qr_phase phase, uint64_t done, uint64_t total)
+{
+    struct loaded *l = user;
+    if (l->shown && phase == QR_PHASE_WEIGHTS)
+        show_percent(l, done, total);
+    return !l->watch.goes_on || l->watch.goes_on(l->watch.user);
+}
+
+qr_status loaded_open_watched(const struct model_options *options, const struct load_watch *watch, struct loaded *out, qr_error *err)
 {
     qr_model_options model = model_options_model(options);
     qr_engine_options engine = model_options_engine(options);
-    const bool shown = !options->quiet && isatty(STDERR_FILENO);
-    *out = (struct loaded){.percent = -1};
-    if (shown) {
-        model.progress = show_percent;
-        model.user = out;
-    }
+    *out = (struct loaded){.percent = -1, .shown = !options->quiet && isatty(STDERR_FILENO)};
+    if (watch)
+        out->watch = *watch;
+    model.progress = on_progress;
+    model.user = out;
     qr_status st = plan_before_loading(options, &engine, err);
     if (st == QR_OK)
         st = qr_model_open(options->model, &model, &out->model, err);
-    if (st == QR_OK && look)
-        st = look(out->model, user, err);
+    if (st == QR_OK && out->watch.look)
+        st = out->watch.look(out->watch.user, out->model, err);
     if (st == QR_OK)
         st = qr_engine_create(out->model, &engine, &out->engine, err);
-    if (shown)
+    if (out->shown)
         fputs("\r\033[K", stderr);
     if (st != QR_OK)
         loaded_close(out);
@@ -48,7 +52,7 @@ qr_status loaded_open_looking(const struct model_options *options, qr_status (*l
 
 qr_status loaded_open(const struct model_options *options, struct loaded *out, qr_error *err)
 {
-    return loaded_open_looking(options, NULL, NULL, out, err);
+    return loaded_open_watched(options, NULL, out, err);
 }
 
 void loaded_close(struct loaded *l)

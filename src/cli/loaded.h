@@ -8,18 +8,27 @@
 #include "base/buffer.h"
 #include "cli/model_options.h"
 
+/* Who sees what is loaded, which may take minutes, and can end it. `look` (or NULL) sees the model before its weights are prepared
+ * and may refuse it; `goes_on` (or NULL) is asked again and again: false is QR_CANCELLED. */
+struct load_watch {
+    qr_status (*look)(void *user, const qr_model *model, qr_error *err);
+    bool (*goes_on)(void *user);
+    void *user;
+};
+
 struct loaded {
     qr_model *model;
     qr_engine *engine;
     int percent; /* of the weights, as it was last shown */
+    bool shown;  /* it is */
+    struct load_watch watch;
 };
 
 /* Sizes both (cli/plan.h), then opens them, showing on a terminal how far that is; on failure nothing is left open. `out`
  * stays at its address until loaded_close. */
 qr_status loaded_open(const struct model_options *options, struct loaded *out, qr_error *err);
-/* The same; `look` sees the model before its weights are prepared, which may take minutes, and may refuse to go on. */
-qr_status loaded_open_looking(const struct model_options *options, qr_status (*look)(const qr_model *model, const void *user, qr_error *err),
-                              const void *user, struct loaded *out, qr_error *err);
+/* The same, watched. */
+qr_status loaded_open_watched(const struct model_options *options, const struct load_watch *watch, struct loaded *out, qr_error *err);
 void loaded_close(struct loaded *l);
 
 struct answer {

@@ -85,10 +85,48 @@ static void raise_file_limit(void)
     }
 }
 
-static qr_status look(const qr_model *model, const void *settings, qr_error *err)
+/* ---- while the model is loaded ---- */
+
+struct loading_server {
+    const struct serve_settings *settings;
+    int signals;
+    bool ended; /* by one of them, which is left to be read */
+};
+
+static qr_status look(void *user, const qr_model *model, qr_error *err)
 {
-    const qr_status st = server_suits(settings, model, err);
+    const struct loading_server *l = user;
+    const qr_status st = server_suits(l->settings, model, err);
     return st == QR_BAD_ARGUMENT ? qr_fail_in(err, st, "--default-effort") : st;
+}
+
+static bool goes_on(void *user)
+{
+    struct loading_server *l = user;
+    struct pollfd signal = {.fd = l->signals, .events = POLLIN};
+    l->ended = poll(&signal, 1, 0) > 0;
+    return !l->ended;
+}
+
+static qr_status load_and_answer(struct serve_options *o, struct server *server, int signals, struct loaded *l, qr_error *err)
+{
+    struct loading_server loading = {.settings = &o->serve, .signals = signals};
+    const struct load_watch watch = {.look = look, .goes_on = goes_on, .user = &loading};
+    qr_status st = loaded_open_watched(&o->model, &watch, l, err);
+    if (st == QR_CANCELLED && loading.ended) {
+        if (!o->model.quiet)
+            fputs("quire serve: ended while the model was loaded\n", stderr);
+        return QR_OK;
+    }
+    if (st == QR_OK)
+        st = server_start(server, l->model, l->engine, err);
+    if (st != QR_OK)
+        return st;
+    const char *scheme = o->serve.tls_certificate ? "https" : "http";
+    printf(strchr(o->serve.host, ':') ? "%s://[%s]:%d\n" : "%s://%s:%d\n", scheme, o->serve.host, server_port(server));
+    fflush(stdout);
+    wait_for_end(server, signals, o->model.quiet);
+    return QR_OK;
 }
 
 static qr_status serve(struct serve_options *o, qr_error *err)
@@ -107,14 +145,9 @@ static qr_status serve(struct serve_options *o, qr_error *err)
     o->serve.chat.thinking = o->thinking;
     const struct qr_log log = model_options_log(&o->model);
     o->serve.log = &log;
-    qr_status st = loaded_open_looking(&o->model, look, &o->serve, &l, err);
-    if (st == QR_OK)
-        st = server_open(&o->serve, l.model, l.engine, &server, err);
+    qr_status st = server_open(&o->serve, &server, err);
     if (st == QR_OK) {
-        const char *scheme = o->serve.tls_certificate ? "https" : "http";
-        printf(strchr(o->serve.host, ':') ? "%s://[%s]:%d\n" : "%s://%s:%d\n", scheme, o->serve.host, server_port(&server));
-        fflush(stdout);
-        wait_for_end(&server, waiting, o->model.quiet);
+        st = load_and_answer(o, &server, waiting, &l, err);
         server_close(&server);
     }
     loaded_close(&l);

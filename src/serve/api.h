@@ -22,5 +22,6 @@ enum MHD_Result api_metrics(struct exchange *x);
 enum MHD_Result api_page(struct exchange *x);
 enum MHD_Result api_sleep(struct exchange *x);
 enum MHD_Result api_wake(struct exchange *x);
+enum MHD_Result api_changed(struct exchange *x); /* the sleep or the wake is done */
 
 #endif

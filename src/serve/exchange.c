@@ -31,6 +31,11 @@ enum MHD_Result exchange_queue(struct exchange *x, int status, struct MHD_Respon
     if (server_tongue(x->route) == TONGUE_ANTHROPIC)
         MHD_add_response_header(response, "request-id", x->request_id);
     add_cors(x, response);
+    if (x->retry_after) {
+        char seconds[16];
+        snprintf(seconds, sizeof seconds, "%d", x->retry_after);
+        MHD_add_response_header(response, "retry-after", seconds);
+    }
     const enum MHD_Result queued = MHD_queue_response(x->connection, (unsigned)status, response);
     MHD_destroy_response(response);
     server_count_answer(x->server, x->route, status);
@@ -83,11 +88,7 @@ enum MHD_Result exchange_refuse(struct exchange *x, const struct refusal *refusa
     json_writer_close(w);
     if (!r)
         return exchange_json(x, 500, NULL);
-    if (refusal->retry_after) {
-        char seconds[16];
-        snprintf(seconds, sizeof seconds, "%d", refusal->retry_after);
-        MHD_add_response_header(r, "retry-after", seconds);
-    }
+    x->retry_after = refusal->retry_after;
     return exchange_queue(x, refusal_status(refusal, server_tongue(x->route)), r);
 }
 

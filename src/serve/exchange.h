@@ -8,6 +8,7 @@
 #include "serve/refusal.h"
 
 struct server;
+struct change;
 struct job;
 struct route;
 
@@ -26,6 +27,8 @@ struct exchange {
     bool too_large, asked;     /* asked: the whole request is here and its handler was called */
     struct refusal refused;    /* by its headers; status 0: it is not */
     struct job *job;           /* the generation that it waits for, or NULL */
+    struct change *change;     /* the sleep or wake that it waits for, or NULL */
+    int retry_after;           /* seconds, as the answer tells it; 0: it does not */
 };
 
 /* Answers, each exactly once; what they return is for the access handler to return. */

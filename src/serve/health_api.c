@@ -4,8 +4,10 @@
 #include "serve/api.h"
 #include "serve/members.h"
 #include "serve/server.h"
+#include "serve/sleeper.h"
 
 static const double STUCK_AFTER = 10.0; /* seconds without a step while work waits */
+enum { RETRY_AFTER = 5 };
 
 static enum MHD_Result say_status(struct exchange *x, int status, const char *word)
 {
@@ -20,16 +22,24 @@ static enum MHD_Result say_status(struct exchange *x, int status, const char *wo
     return r;
 }
 
+/* Behind 503 a client may try again. */
+static enum MHD_Result say_well(struct exchange *x, const char *trouble, const char *word)
+{
+    x->retry_after = trouble ? RETRY_AFTER : 0;
+    return say_status(x, trouble ? 503 : 200, trouble ? trouble : word);
+}
+
 enum MHD_Result api_health(struct exchange *x)
 {
-    const bool stuck = server_stuck(x->server, STUCK_AFTER);
-    return say_status(x, stuck ? 503 : 200, stuck ? "stuck" : "ok");
+    const struct server *s = x->server;
+    return say_well(x, !server_is_loaded(s) ? "loading" : server_stuck(s, STUCK_AFTER) ? "stuck" : NULL, "ok");
 }
 
 enum MHD_Result api_ready(struct exchange *x)
 {
-    const bool draining = atomic_load(&x->server->draining), asleep = atomic_load(&x->server->asleep) != 0;
-    return say_status(x, draining || asleep ? 503 : 200, draining ? "draining" : asleep ? "asleep" : "ready");
+    const struct server *s = x->server;
+    const char *trouble = atomic_load(&s->draining) ? "draining" : !server_is_loaded(s) ? "loading" : atomic_load(&s->asleep) ? "asleep" : NULL;
+    return say_well(x, trouble, "ready");
 }
 
 enum MHD_Result api_version(struct exchange *x)
@@ -76,24 +86,19 @@ static bool read_tags(struct exchange *x, unsigned *out, struct refusal *refusal
     return good || refuse(refusal, 400, NULL, "tags", "tags: wanted a list of \"weights\", \"kv_cache\" or both");
 }
 
-static enum MHD_Result change(struct exchange *x, qr_status (*how)(qr_engine *, unsigned, qr_error *), bool sleeps)
+static enum MHD_Result change(struct exchange *x, bool sleeps)
 {
     struct refusal refusal = {0};
-    qr_error err = {0};
     unsigned tags;
-    if (!read_tags(x, &tags, &refusal))
-        return exchange_refuse(x, &refusal);
-    if (sleeps) /* from now on nothing is taken */
-        atomic_fetch_or(&x->server->asleep, tags);
-    const qr_status st = how(x->server->engine, tags, &err);
-    if (st != QR_OK) {
-        refuse_for(&refusal, st, &err, NULL);
-        return exchange_refuse(x, &refusal);
-    }
-    if (!sleeps)
-        atomic_fetch_and(&x->server->asleep, ~tags);
-    return say_status(x, 200, atomic_load(&x->server->asleep) ? "asleep" : "awake");
+    return read_tags(x, &tags, &refusal) ? sleeper_change(x->server->sleeper, x, tags, sleeps) : exchange_refuse(x, &refusal);
 }
 
-enum MHD_Result api_sleep(struct exchange *x) { return change(x, qr_engine_sleep, true); }
-enum MHD_Result api_wake(struct exchange *x) { return change(x, qr_engine_wake, false); }
+enum MHD_Result api_sleep(struct exchange *x) { return change(x, true); }
+enum MHD_Result api_wake(struct exchange *x) { return change(x, false); }
+
+enum MHD_Result api_changed(struct exchange *x)
+{
+    struct refusal refusal = {0};
+    bool asleep;
+    return change_result(x, &asleep, &refusal) ? say_status(x, 200, asleep ? "asleep" : "awake") : exchange_refuse(x, &refusal);
+}

@@ -18,13 +18,13 @@ static const struct route routes[] = {
     {"GET", "/tokenizer_info", TONGUE_OPENAI, DOOR_KEY, api_tokenizer_info, NULL},
     {"POST", "/detokenize", TONGUE_OPENAI, DOOR_KEY, api_detokenize, NULL},
     {"POST", "/render", TONGUE_OPENAI, DOOR_KEY, api_render, NULL},
-    {"GET", "/health", TONGUE_OPENAI, DOOR_OPEN, api_health, NULL},
-    {"GET", "/ready", TONGUE_OPENAI, DOOR_OPEN, api_ready, NULL},
+    {"GET", "/health", TONGUE_OPENAI, DOOR_WELL, api_health, NULL},
+    {"GET", "/ready", TONGUE_OPENAI, DOOR_WELL, api_ready, NULL},
     {"GET", "/version", TONGUE_OPENAI, DOOR_OPEN, api_version, NULL},
     {"GET", "/metrics", TONGUE_OPENAI, DOOR_OPEN, api_metrics, NULL},
     {"GET", "/", TONGUE_OPENAI, DOOR_OPEN, api_page, NULL},
-    {"POST", "/sleep", TONGUE_OPENAI, DOOR_ADMIN, api_sleep, NULL},
-    {"POST", "/wake_up", TONGUE_OPENAI, DOOR_ADMIN, api_wake, NULL},
+    {"POST", "/sleep", TONGUE_OPENAI, DOOR_ADMIN, api_sleep, api_changed},
+    {"POST", "/wake_up", TONGUE_OPENAI, DOOR_ADMIN, api_wake, api_changed},
 };
 enum { ROUTES = sizeof routes / sizeof *routes };
 

@@ -4,8 +4,9 @@
 
 #include "serve/exchange.h"
 
-/* May be asked without a key. */
-enum route_door { DOOR_KEY, DOOR_OPEN, DOOR_MODELS, DOOR_ADMIN };
+/* Who may ask: with a key; everybody; everybody where the operator opens the list of models; with an admin's key; everybody, and
+ * while the model is loaded too. */
+enum route_door { DOOR_KEY, DOOR_OPEN, DOOR_MODELS, DOOR_ADMIN, DOOR_WELL };
 
 struct route {
     const char *method; /* "GET" (HEAD too) or "POST" */
@@ -13,7 +14,7 @@ struct route {
     enum tongue tongue;
     enum route_door door;
     enum MHD_Result (*handle)(struct exchange *x); /* the request is complete */
-    /* called again for every wake of an exchange that waits for its job; NULL: it never waits */
+    /* called again for every wake of an exchange that waits; NULL: it never waits */
     enum MHD_Result (*resume)(struct exchange *x);
 };
 

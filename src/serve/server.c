@@ -18,6 +18,7 @@
 #include "serve/job.h"
 #include "serve/members.h"
 #include "serve/routes.h"
+#include "serve/sleeper.h"
 #include "serve/tls.h"
 
 enum {
@@ -80,7 +81,7 @@ static bool may_enter(const struct exchange *x, struct refusal *refusal)
 {
     const struct server *s = x->server;
     const enum route_door door = x->route->door;
-    if (door == DOOR_OPEN || (door == DOOR_MODELS && s->settings.open_models))
+    if (door == DOOR_OPEN || door == DOOR_WELL || (door == DOOR_MODELS && s->settings.open_models))
         return true;
     if (door == DOOR_ADMIN && s->admin_keys.count == 0)
         return refuse(refusal, 403, NULL, NULL, "the server was started without --admin-key-file, nobody may do this");
@@ -177,6 +178,10 @@ static enum MHD_Result answer(struct exchange *x)
         refuse(&refusal, 503, NULL, NULL, "the server is shutting down");
         refusal.retry_after = 5;
     }
+    else if (!server_is_loaded(x->server) && x->route->door != DOOR_WELL) {
+        refuse(&refusal, 503, "loading", NULL, "the model is being loaded");
+        refusal.retry_after = 5;
+    }
     return refusal.status ? exchange_refuse(x, &refusal) : x->route->handle(x);
 }
 
@@ -222,6 +227,7 @@ static void on_end(void *user, struct MHD_Connection *connection, void **state, 
     if (!x)
         return;
     job_close(x->job);
+    change_close(x->change);
     buffer_free(&x->body);
     qr_free(x);
     *state = NULL;
@@ -317,12 +323,9 @@ qr_status server_suits(const struct serve_settings *settings, const qr_model *mo
     return st == QR_BAD_ARGUMENT ? st : QR_OK; /* a model that no chat can be had with completes texts */
 }
 
-qr_status server_open(const struct serve_settings *settings, qr_model *model, qr_engine *engine, struct server *out, qr_error *err)
+qr_status server_open(const struct serve_settings *settings, struct server *out, qr_error *err)
 {
-    *out = (struct server){.settings = *settings, .model = model, .engine = engine, .created = (long long)time(NULL)};
-    qr_model_get_info(model, &out->info);
-    qr_engine_get_plan(engine, &out->plan);
-    out->name = settings->served_name ? settings->served_name : out->info.name;
+    *out = (struct server){.settings = *settings, .created = (long long)time(NULL)};
     snprintf(out->fingerprint, sizeof out->fingerprint, "quire-%s", qr_version());
     atomic_init(&out->next_id, random_seed());
     out->counters = counters_open();
@@ -330,19 +333,32 @@ qr_status server_open(const struct serve_settings *settings, qr_model *model, qr
     if (st == QR_OK)
         st = read_secrets(out, err);
     if (st == QR_OK)
-        st = keeper_open(watch_engine, out, &out->keeper, err);
-    if (st == QR_OK)
         st = listen_on(out, err);
     if (st != QR_OK)
         server_close(out);
     return st;
 }
 
+qr_status server_start(struct server *s, qr_model *model, qr_engine *engine, qr_error *err)
+{
+    s->model = model;
+    s->engine = engine;
+    qr_model_get_info(model, &s->info);
+    qr_engine_get_plan(engine, &s->plan);
+    s->name = s->settings.served_name ? s->settings.served_name : s->info.name;
+    TRY(sleeper_open(s, &s->sleeper, err));
+    TRY(keeper_open(watch_engine, s, &s->keeper, err));
+    atomic_store(&s->loaded, true);
+    return QR_OK;
+}
+
+bool server_is_loaded(const struct server *s) { return atomic_load(&s->loaded); }
+
 /* even_asleep: also for answers that cannot go on. */
 static void wait_for_jobs(struct server *s, double seconds, bool even_asleep)
 {
     const double end = clock_seconds() + seconds;
-    while (keeper_jobs(s->keeper) && clock_seconds() < end && !atomic_load(&s->hurried) && (even_asleep || !atomic_load(&s->asleep)))
+    while ((keeper_jobs(s->keeper) || (even_asleep && sleeper_changes(s->sleeper))) && clock_seconds() < end && !atomic_load(&s->hurried) && (even_asleep || !atomic_load(&s->asleep)))
         usleep(20000);
 }
 
@@ -355,21 +371,26 @@ void server_drain(struct server *s, double seconds)
     const MHD_socket listening = MHD_quiesce_daemon(s->daemon);
     if (listening != MHD_INVALID_SOCKET)
         close(listening);
-    wait_for_jobs(s, seconds, false);
+    if (server_is_loaded(s))
+        wait_for_jobs(s, seconds, false);
 }
 
 void server_close(struct server *s)
 {
     static const double LAST_WORDS = 5.0; /* for the error events of streams */
-    if (s->daemon) {
-        atomic_store(&s->draining, true);
-        atomic_store(&s->hurried, false);
+    atomic_store(&s->draining, true);
+    atomic_store(&s->hurried, false);
+    if (s->sleeper)
+        sleeper_end(s->sleeper);
+    if (server_is_loaded(s)) {
         keeper_abort_all(s->keeper, "the server is shutting down");
         wait_for_jobs(s, LAST_WORDS, true);
-        MHD_stop_daemon(s->daemon);
     }
+    if (s->daemon)
+        MHD_stop_daemon(s->daemon);
     if (s->keeper)
         keeper_close(s->keeper);
+    sleeper_close(s->sleeper);
     counters_close(s->counters);
     keys_free(&s->keys);
     keys_free(&s->admin_keys);

@@ -13,6 +13,7 @@
 #include "serve/refusal.h"
 
 struct exchange;
+struct sleeper;
 
 /* What the operator decides. Strings are the caller's. */
 struct serve_settings {
@@ -54,7 +55,9 @@ struct server {
     pthread_t starter;             /* the thread that starts it, */
     char complaint[160];           /* and what was said there that is wrong */
     struct keeper *keeper;
+    struct sleeper *sleeper;
     struct counters *counters;
+    _Atomic bool loaded;           /* what needs a model or an engine may be asked */
     _Atomic bool draining, hurried;
     _Atomic unsigned asleep;       /* tags of QR_SLEEP_... */
     _Atomic double stuck;          /* seconds that work has waited without a step */
@@ -66,10 +69,13 @@ struct server {
 /* Whether a chat of this model can be had with settings->chat, before its weights are loaded. QR_BAD_ARGUMENT: it has no such
  * effort. */
 qr_status server_suits(const struct serve_settings *settings, const qr_model *model, qr_error *err);
-/* Listens and answers, on threads of its own, for an engine that outlives it. `out` stays at its address. QR_IO: the address
+/* Reads what the settings name and listens, on threads of its own: whatever is wrong with them is told before minutes are spent
+ * on weights. Until server_start requests are told that the model is loaded (503). `out` stays at its address. QR_IO: the address
  * cannot be listened on. */
-qr_status server_open(const struct serve_settings *settings, qr_model *model, qr_engine *engine, struct server *out,
-                      qr_error *err);
+qr_status server_open(const struct serve_settings *settings, struct server *out, qr_error *err);
+/* From now on answers, for a model and an engine that outlive it. A failure leaves it for server_close. */
+qr_status server_start(struct server *s, qr_model *model, qr_engine *engine, qr_error *err);
+bool server_is_loaded(const struct server *s);
 int server_port(const struct server *s); /* that it listens on */
 /* No new connection, /ready says 503; returns when every answer has been given or `seconds` are over; while it sleeps at once,
  * since no answer goes on. */

@@ -1,10 +1,13 @@
 # label: release
 """An engine that stands still, as if it were deep in a long prompt or wedged: streams of each API have their headers and signs of
-life, /health says 503, and afterwards everybody gets what an idle server says. Text that is withheld is such a silence too."""
+life, /health says 503, and afterwards everybody gets what an idle server says. Text that is withheld is such a silence too.
+Sleep and wake take as long as the engine stands still, and nobody else waits for them."""
 import ctypes
 import json
 import os
+import signal
 import sys
+import tempfile
 import threading
 
 sys.path.insert(0, os.path.join(os.environ["QUIRE_SOURCE"], "tests", "support"))
@@ -123,8 +126,74 @@ def withholds(s):
     reader.connection.sock.shutdown(2)
 
 
+def changes(s, key, path, count):
+    """So many at once, from more connections than there are threads to answer them."""
+    asked = [s.connect() for _ in range(count)]
+    for c in asked:
+        c.request("POST", path, None, key)
+    return asked
+
+
+def others_are_answered(s, what):
+    for _ in range(8):
+        c = s.connect()
+        c.timeout = 10
+        try:
+            f.expect(what, s.ask("GET", "/health", connection=c)[0] == 200, "")
+        except OSError as e:
+            f.expect(what, False, e)
+        c.close()
+
+
+def changes_slowly(s, key):
+    body = {**BODIES["/v1/completions"], "stream": False}
+    alone = s.post("/v1/completions", body)[2]["choices"]
+    thread = stop(s)
+    asked = changes(s, key, "/sleep", 12)
+    others_are_answered(s, "others, while it lies down")
+    f.expect("it takes nothing by now", s.post("/v1/completions", body)[0] == 503, "")
+    libc.ptrace(DETACH, thread, None, None)
+    f.expect("all are told", [json.loads(c.getresponse().read()) for c in asked] == 12 * [{"status": "asleep"}], "")
+
+    thread = stop(s)
+    asked = changes(s, key, "/wake_up", 12)
+    others_are_answered(s, "others, while it wakes")
+    asked.pop().sock.shutdown(2)
+    asked += changes(s, key, "/sleep", 1)
+    f.expect("not before it is awake", s.ask("GET", "/ready")[0] == 503, "")
+    libc.ptrace(DETACH, thread, None, None)
+    said = [json.loads(c.getresponse().read()) for c in asked]
+    f.expect("a sleep behind them", said[-1] == {"status": "asleep"} and s.ask("GET", "/ready")[0] == 503, said)
+    f.expect("awake", s.post("/wake_up", None, key)[2] == {"status": "awake"} and s.post("/v1/completions", body)[2]["choices"] == alone, "")
+
+    s.post("/sleep", None, key)
+    thread = stop(s)
+    asked = changes(s, key, "/wake_up", 12)
+    others_are_answered(s, "others, once more")
+    s.process.send_signal(signal.SIGTERM)
+    f.expect("no new connection", until(lambda: not reaches(s)), "")
+    libc.ptrace(DETACH, thread, None, None)
+    for c in asked:
+        answer = c.getresponse()
+        f.expect("who waited is told", answer.status == 200 or answer.getheader("retry-after"), answer.status)
+
+
+def reaches(s):
+    try:
+        s.connect().connect()
+        return True
+    except OSError:
+        return False
+
+
 with Served("--threads", "1", "--max-num-seqs", "4", "--quiet") as s:
     stands_still(s)
     withholds(s)
 f.expect("a quiet end", s.status == 0 and s.said == "", (s.status, s.said))
+with tempfile.NamedTemporaryFile("w") as keys:
+    keys.write("secret\n")
+    keys.flush()
+    with Served("--threads", "1", "--admin-key-file", keys.name, "--quiet") as s:
+        changes_slowly(s, {"x-api-key": "secret"})
+    f.expect("a quiet end while it wakes", s.status == 0 and s.said == "", (s.status, s.said))
 sys.exit(1 if f.count else 0)

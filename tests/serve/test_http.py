@@ -1,15 +1,16 @@
 # label: release
-"""The server's transport (protocol.md 4.1, 4.10, 4.11): routes, keys, limits, clients that go away, the end."""
+"""The server's transport (protocol.md 4.1, 4.10, 4.11): routes, keys, limits, clients that go away, its beginning and end."""
 import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.environ["QUIRE_SOURCE"], "tests", "support"))
-from served import Faults, Served, until  # noqa: E402
+from served import MODEL, PROGRAM, Faults, Served, until  # noqa: E402
 
 f = Faults()
 CHAT = "/v1/chat/completions"
@@ -128,6 +129,64 @@ def slow_reader(s):
     c.close()
     f.expect("it ends", until(lambda: s.metric("requests_running") == 0, 10), "")
 
+
+def begins(folder):
+    """What is wrong with its own settings is told before anything of the model."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for what, word in ((["--api-key-file", folder], folder), (["--admin-key-file", os.path.join(folder, "none")], "none"), (["--host", "nowhere"], "nowhere is no address"),
+                           (["--port", str(taken.getsockname()[1])], "in use"), (["--tls-key", "a"], "both or none")):
+            done = subprocess.run([PROGRAM, "serve", "--model", os.path.join(folder, "no-model"), "--port", "0", *what], capture_output=True, text=True, timeout=60)
+            f.expect(f"{what}", done.returncode in (1, 2) and word in done.stderr and "model" not in done.stderr and done.stderr.count("\n") == 1, done)
+            done = subprocess.run([PROGRAM, "serve", "--model", MODEL, "--log-level", "info", "--port", "0", *what], capture_output=True, text=True, timeout=60)
+            f.expect(f"{what}, before the plan", word in done.stderr and "plan" not in done.stderr, done)
+
+
+def loads(ends):
+    """It answers while it loads: here it cannot go on before what it says on its standard error is read."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    filled = 0
+    try:
+        while True:
+            filled += os.write(writes, b"x" * 4096)
+    except BlockingIOError:
+        pass
+    os.set_blocking(writes, True)
+    s = Served()
+    s.host, s.port = "127.0.0.1", port
+    with subprocess.Popen([*s.line, "--port", str(port), "--log-level", "info"], stdout=subprocess.PIPE, stderr=writes) as process:
+        os.close(writes)
+
+        def listens():
+            try:
+                return s.ask("GET", "/ready")
+            except OSError:
+                return None
+        f.expect("it listens", until(listens), process.poll())
+        for path in ("/ready", "/health"):
+            status, headers, body = s.ask("GET", path)
+            f.expect(f"{path} while it loads", status == 503 and headers.get("retry-after") and body == {"status": "loading"}, (status, headers, body))
+        for status, headers, body in (s.ask("GET", "/v1/models"), s.post(CHAT, HELLO), s.ask("GET", "/metrics"), s.ask("GET", "/")):
+            f.expect("anything else", status == 503 and headers.get("retry-after") and body["error"]["code"] == "loading" and body["error"]["type"] == "server_error", (status, headers, body))
+        f.expect("messages", s.post("/v1/messages", HELLO)[0] == 529, "")
+        f.expect("what is wrong with the path", s.ask("GET", "/nope")[0] == 404 and s.ask("GET", CHAT)[0] == 405, "")
+        if ends:
+            process.send_signal(signal.SIGTERM)
+        with os.fdopen(reads, "rb") as said:
+            said.read(filled)
+            if not ends:
+                f.expect("its address comes with its answers", process.stdout.readline() == f"http://127.0.0.1:{port}\n".encode(), "")
+                f.expect("then it answers", s.ask("GET", "/ready")[0] == 200 and s.post(CHAT, HELLO)[0] == 200, "")
+                process.send_signal(signal.SIGTERM)
+            f.expect("the end", process.wait(60) == 0 and (b"ended while the model was loaded" in said.read()) == ends and not process.stdout.read(), process.returncode)
+
+
+with tempfile.TemporaryDirectory() as folder:
+    begins(folder)
+loads(ends=True)
+loads(ends=False)
 
 with Served("--max-num-seqs", "4", "--max-model-len", "32768") as s:
     transport(s)
