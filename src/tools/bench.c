@@ -1,6 +1,7 @@
 #include "tools/bench.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -25,6 +26,7 @@ struct bench_options {
     struct bench_step step;
     const char *op, *in; /* op */
     const char *requests, *profile; /* drafts */
+    struct option_list also; /* decode */
     int pairs;
     bool has_batch, has_rows, has_tokens, has_chunk, has_context, has_steps;
     bool replay, audit; /* prefill */
@@ -217,12 +219,48 @@ static qr_status bench_op(const struct bench_options *o, qr_error *err)
     return op_tool_run(&options, &passed, err);
 }
 
+/* BATCHxCONTEXT, or BATCHxCONTEXTxROWS. */
+static bool read_cell(const char *text, struct bench_cell *out)
+{
+    long part[3] = {0, 0, 1};
+    const long least[3] = {1, 0, 1}, most[3] = {4096, 1 << 20, 64};
+    for (int i = 0; i < 3; i++) {
+        char *end;
+        if (*text < '0' || *text > '9')
+            return false;
+        part[i] = strtol(text, &end, 10);
+        if (part[i] < least[i] || part[i] > most[i])
+            return false;
+        text = end + (*end == 'x' && i < 2);
+        if (!*end) {
+            *out = (struct bench_cell){(int)part[0], (int)part[1], (int)part[2]};
+            return i > 0;
+        }
+        if (*end != 'x')
+            return false;
+    }
+    return false;
+}
+
 static qr_status bench_decode(const struct bench_options *o, qr_error *err)
 {
     struct bench_step step = o->step;
+    struct bench_cell *cells = qr_calloc(o->also.count + 1, sizeof *cells);
+    qr_status st = cells ? QR_OK : qr_fail(err, QR_NO_MEMORY, "bench: no memory");
     if (step.mtp)
         step.rows = 2;
-    return bench_step_run(&step, err);
+    for (size_t i = 0; st == QR_OK && i < o->also.count; i++) {
+        if (!read_cell(o->also.items[i], &cells[i]))
+            st = qr_fail(err, QR_BAD_ARGUMENT, "--also %s: wanted BATCHxCONTEXT or BATCHxCONTEXTxROWS, as 8x128000", o->also.items[i]);
+        else if (step.mtp)
+            cells[i].rows = 2;
+    }
+    step.also = cells;
+    step.also_count = (int)o->also.count;
+    if (st == QR_OK)
+        st = bench_step_run(&step, err);
+    qr_free(cells);
+    return st;
 }
 
 static qr_status bench_prefill(const struct bench_options *o, qr_error *err)
@@ -287,7 +325,7 @@ static const struct bench_what {
      ALL_TAKE ENGINE_TAKES "max-model-len max-num-seqs no-prefix-caching prefix-provenance prompt-profile "
                            "state-checkpoint-interval-tokens ",
      false, true},
-    {"decode", bench_decode, ALL_TAKE STEPS_TAKE "batch rows mtp context steps ", false, true},
+    {"decode", bench_decode, ALL_TAKE STEPS_TAKE "batch rows mtp context steps also ", false, true},
     {"prefill", bench_prefill, ALL_TAKE STEPS_TAKE "tokens chunk context replay audit ", false, true},
     {"serve", bench_serve, ALL_TAKE ENGINE_TAKES "batch tokens ", false, true},
     {"drafts", bench_drafts,
@@ -369,6 +407,8 @@ int tool_bench(int argc, char **argv)
          .help = "prefill: rows a step; default: the whole prompt, with --replay 2048", .least = 1, .most = 1 << 20},
         {.name = "context", .kind = OPTION_INT, .target = &o.step.context, .given = &o.has_context, .value = "N",
          .help = "decode, prefill: tokens cached before the first step; default 0", .least = 0, .most = 1 << 20},
+        {.name = "also", .kind = OPTION_LIST, .target = &o.also, .value = "BATCHxCONTEXT[xROWS]",
+         .help = "decode: measure this too, on the same model; may be given several times"},
         {.name = "steps", .kind = OPTION_INT, .target = &o.step.steps, .given = &o.has_steps, .value = "N", .help = "decode: steps timed, op: calls, default 8; drafts: runs of each, of which the fastest counts, default 1",
          .least = 1, .most = 100000},
         {.name = "json", .kind = OPTION_FLAG, .target = &o.step.json, .help = "one JSON object on standard output"},

@@ -7,6 +7,7 @@
 #include "cli/print_json.h"
 #include "model/w8a8.h"
 #include "tools/bench.h"
+#include "tools/bench_cache.h"
 #include "tools/opened.h"
 
 /* What a layer's time is booked under: its attention by kind, its experts, and what is outside the layers. */
@@ -18,14 +19,16 @@ static const char *const kind_names[KINDS] = {"window attention",  "full attenti
 
 struct tally {
     double seconds;
-    int64_t bytes;  /* of weights, read in the steps timed */
+    int64_t bytes;  /* read in the steps timed */
     int64_t layers; /* visits */
 };
 
 struct bench {
-    const struct bench_step *o;
+    const struct bench_step *given, *o; /* the command's; of the cell under way */
+    struct bench_step cell;
+    int64_t numbered;       /* steps of all cells so far */
     struct opened model;
-    int32_t *blocks;        /* [batch][blocks_each] */
+    int32_t *blocks;        /* [batch][blocks_each], of the cell */
     int64_t blocks_each;
     int32_t *tokens;        /* [batch][longest] */
     struct batch_span *spans;
@@ -37,7 +40,7 @@ struct bench {
     uint8_t *seen;          /* [experts] */
     struct tally tally[KINDS];
     double last, total, rate;
-    int64_t steps;
+    int64_t steps, cached; /* bytes of the cache, read in the steps timed */
     double unwatched; /* seconds of the steps that nothing watched, */
     int64_t unwatched_steps;
     struct backend_counts experts; /* found and copied in those */
@@ -149,6 +152,17 @@ static void book(struct bench *b, enum kind kind, int64_t bytes, int64_t visits)
     b->last = clock_seconds();
 }
 
+/* What the step reads of the cache in a layer; a prompt's rows read mostly what it makes itself. */
+static int64_t cache_bytes(struct bench *b, int32_t layer)
+{
+    if (b->o->prefill)
+        return 0;
+    const int64_t bytes =
+        b->o->batch * bench_cache_bytes(&b->model.plan, &b->model.geometry, layer, b->spans[0].first_position);
+    b->cached += bytes;
+    return bytes;
+}
+
 static qr_status at_point(void *user, enum model_point point, int32_t layer, const struct workspace *ws, qr_error *err)
 {
     struct bench *b = user;
@@ -168,7 +182,7 @@ static qr_status at_point(void *user, enum model_point point, int32_t layer, con
         book(b, KIND_HEAD, 0, 0);
         break;
     case POINT_ROUTED:
-        book(b, attention_kind(&b->model.plan.layer[layer]), b->attention_bytes[layer], 1);
+        book(b, attention_kind(&b->model.plan.layer[layer]), b->attention_bytes[layer] + cache_bytes(b, layer), 1);
         st = distinct_experts(b, layer, ws, rows, &experts, err);
         b->tally[KIND_EXPERTS].bytes += experts * b->expert_bytes[layer];
         b->last = clock_seconds();
@@ -224,9 +238,21 @@ static qr_status device_rate(struct bench *b, qr_error *err)
     return st;
 }
 
-static qr_status check_options(const struct bench *b, qr_error *err)
+/* What is decoded i-th: what the options say, then what they add. */
+static struct bench_step cell_of(const struct bench_step *o, int i)
 {
-    const struct bench_step *o = b->o;
+    struct bench_step cell = *o;
+    if (i > 0) {
+        cell.batch = o->also[i - 1].batch;
+        cell.context = o->also[i - 1].context;
+        cell.rows = o->also[i - 1].rows;
+    }
+    return cell;
+}
+
+static qr_status check_options(const struct bench *b, int number, qr_error *err)
+{
+    const struct bench_step cell = cell_of(b->given, number), *o = &cell;
     const int32_t width = geometry_defaults(&b->model.plan).draft_width;
     if (o->mtp && (o->prefill || b->model.config.drafter != QR_DRAFTER_MTP))
         return qr_fail(err, QR_UNSUPPORTED, "%s: --mtp is for decoding with a model that has the MTP layer", o->model.model);
@@ -236,22 +262,61 @@ static qr_status check_options(const struct bench *b, qr_error *err)
     return QR_OK;
 }
 
-/* What the requests of the run hold, and the blocks they hold it in. */
-static qr_status make_requests(struct bench *b, int32_t batch, int64_t longest, qr_error *err)
+/* What the largest cells need. */
+struct extent {
+    int64_t batch, rows, longest, blocks, tokens;
+    int32_t context; /* of the longest */
+};
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static int64_t longest_of(const struct bench_step *o)
 {
-    b->blocks = qr_calloc((size_t)(b->blocks_each * batch), sizeof *b->blocks);
-    b->tokens = qr_calloc((size_t)(longest * batch), sizeof *b->tokens);
-    b->spans = qr_calloc((size_t)batch, sizeof *b->spans);
-    b->accepted = qr_calloc((size_t)batch, sizeof *b->accepted);
+    return first_position(o) + (o->prefill ? o->tokens : (int64_t)o->rows * (2 * o->steps + UNWATCHED_FIRST + 2));
+}
+
+static int64_t blocks_of(const struct bench *b, const struct bench_step *o)
+{
+    const int32_t block = b->model.geometry.options.block_tokens;
+    return (longest_of(o) + block - 1) / block;
+}
+
+static struct extent measure_cells(const struct bench *b)
+{
+    struct extent most = {.batch = 0};
+    for (int i = 0; i <= b->given->also_count; i++) {
+        const struct bench_step cell = cell_of(b->given, i);
+        const int64_t batch = cell.prefill ? 1 : cell.batch;
+        const int64_t chunk = cell.chunk && cell.chunk < cell.tokens ? cell.chunk : cell.tokens;
+        if (longest_of(&cell) > most.longest)
+            most.context = cell.context;
+        most.batch = larger(most.batch, batch);
+        most.rows = larger(most.rows, cell.prefill ? chunk : batch * cell.rows);
+        most.longest = larger(most.longest, longest_of(&cell));
+        most.blocks = larger(most.blocks, batch * blocks_of(b, &cell));
+        most.tokens = larger(most.tokens, batch * longest_of(&cell));
+    }
+    return most;
+}
+
+/* What the requests of the run hold, and the blocks they hold it in. */
+static qr_status make_requests(struct bench *b, const struct extent *most, qr_error *err)
+{
+    const size_t batch = (size_t)most->batch;
+    b->blocks = qr_calloc((size_t)most->blocks, sizeof *b->blocks);
+    b->tokens = qr_calloc((size_t)most->tokens, sizeof *b->tokens);
+    b->spans = qr_calloc(batch, sizeof *b->spans);
+    b->accepted = qr_calloc(batch, sizeof *b->accepted);
     b->seen = qr_calloc((size_t)b->model.config.n_routed_experts + 1, 1);
-    b->drafts = qr_calloc((size_t)batch, sizeof *b->drafts);
-    b->sources = qr_calloc(2 * (size_t)batch, sizeof *b->sources);
+    b->drafts = qr_calloc(batch, sizeof *b->drafts);
+    b->sources = qr_calloc(2 * batch, sizeof *b->sources);
     if (!b->blocks || !b->tokens || !b->spans || !b->accepted || !b->seen || !b->drafts || !b->sources)
-        return qr_fail(err, QR_NO_MEMORY, "bench: no memory for %d requests of %lld tokens", batch, (long long)longest);
-    for (int64_t i = 0; i < b->blocks_each * batch; i++)
+        return qr_fail(err, QR_NO_MEMORY, "bench: no memory for %lld requests of %lld tokens", (long long)most->batch,
+                       (long long)most->longest);
+    for (int64_t i = 0; i < most->blocks; i++)
         b->blocks[i] = (int32_t)(i + 1);
     uint32_t random = 1;
-    for (int64_t i = 0; i < longest * batch; i++) {
+    for (int64_t i = 0; i < most->tokens; i++) {
         random = random * 1664525 + 1013904223;
         b->tokens[i] = (int32_t)((random >> 8) % (uint32_t)b->model.config.vocab_size);
     }
@@ -260,27 +325,27 @@ static qr_status make_requests(struct bench *b, int32_t batch, int64_t longest, 
 
 static qr_status open_all(struct bench *b, qr_error *err)
 {
-    const struct bench_step *o = b->o;
-    const int64_t longest =
-        first_position(o) + (o->prefill ? o->tokens : (int64_t)o->rows * (2 * o->steps + UNWATCHED_FIRST + 2));
-    const int32_t batch = o->prefill ? 1 : o->batch;
-    const int64_t rows = o->prefill ? (o->chunk && o->chunk < o->tokens ? o->chunk : o->tokens) : (int64_t)batch * o->rows;
+    const struct bench_step *o = b->given;
     TRY(opened_config(&o->model, &b->model, err));
-    TRY(check_options(b, err));
+    for (int i = 0; i <= o->also_count; i++)
+        TRY(check_options(b, i, err));
     TRY(opened_geometry(&o->model, true, &b->model, err));
-    const int32_t block = b->model.geometry.options.block_tokens;
-    b->blocks_each = (longest + block - 1) / block;
+    const struct extent most = measure_cells(b);
+    const int64_t positions = larger(o->model.max_model_len, most.longest);
+    const int32_t block = b->model.geometry.options.block_tokens; /* one request of --max-model-len must have room */
     const struct runner_options steps = {
-        .blocks = b->blocks_each * batch + 1, .slots = batch,
-        .model = {.max_rows = (int32_t)rows, .max_requests = batch, .max_logits = o->prefill ? 1 : (int32_t)rows,
-                  .max_positions = (int32_t)longest, .max_draft_rows = o->mtp ? 2 * batch : 0}};
+        .blocks = larger(most.blocks, (positions + block - 1) / block) + 1, .slots = most.batch,
+        .model = {.max_rows = (int32_t)most.rows, .max_requests = (int32_t)most.batch,
+                  .max_logits = o->prefill ? 1 : (int32_t)most.rows, .max_positions = (int32_t)positions,
+                  .max_draft_rows = o->mtp ? 2 * (int32_t)most.batch : 0}};
     qr_status st = opened_plan(&b->model, &o->model, &steps, err);
     if (st == QR_BAD_REQUEST)
-        return qr_fail_in(err, st, "--context %d with %lld tokens behind it", o->context, (long long)longest - o->context);
+        return qr_fail_in(err, st, "--context %d with %lld tokens behind it", most.context,
+                          (long long)most.longest - most.context);
     if (st != QR_OK)
         return st;
     TRY(opened_load(&b->model, &o->model, &steps, err));
-    return make_requests(b, batch, longest, err);
+    return make_requests(b, &most, err);
 }
 
 /* The two MTP rows of each request, behind a step whose drafts all stood (v4-model.md 6.4). */
@@ -332,8 +397,9 @@ static qr_status step(struct bench *b, int64_t number, int32_t position, int32_t
             .block_count = (int32_t)b->blocks_each, .first_position = position, .count = count,
             .tokens = b->tokens + (int64_t)i * count + first, .logits_from = o->prefill ? count - 1 : 0, .final = true,
             .drafts = tentative ? count - 1 : 0, .place = number == 0 && position > 0};
-    const struct batch work = {.step = (uint64_t)number + 1, .count = batch, .spans = b->spans, .tentative = tentative};
+    const struct batch work = {.step = (uint64_t)++b->numbered, .count = batch, .spans = b->spans, .tentative = tentative};
     struct tally before[KINDS];
+    const int64_t cached = b->cached;
     memcpy(before, b->tally, sizeof before);
     if (watch == UNWATCHED)
         count_experts(b, -1);
@@ -358,6 +424,7 @@ static qr_status step(struct bench *b, int64_t number, int32_t position, int32_t
         b->steps++;
     } else {
         memcpy(b->tally, before, sizeof before);
+        b->cached = cached;
     }
     if (watch == UNWATCHED) {
         b->unwatched += spent;
@@ -365,6 +432,17 @@ static qr_status step(struct bench *b, int64_t number, int32_t position, int32_t
         count_experts(b, 1);
     }
     return st;
+}
+
+static void begin_cell(struct bench *b, int number)
+{
+    b->cell = cell_of(b->given, number);
+    b->o = &b->cell;
+    b->blocks_each = blocks_of(b, b->o);
+    memset(b->tally, 0, sizeof b->tally);
+    b->total = b->unwatched = 0;
+    b->steps = b->cached = b->unwatched_steps = 0;
+    b->experts = (struct backend_counts){.bytes = 0};
 }
 
 static qr_status run_steps(struct bench *b, qr_error *err)
@@ -403,19 +481,23 @@ static int64_t bytes_read(const struct bench *b)
     return bytes;
 }
 
-static qr_status print_figures_json(const struct bench *b, qr_error *err)
+static void write_figures(const struct bench *b, struct json_writer *w)
 {
     const double steps = (double)b->steps, bytes = (double)bytes_read(b);
-    struct json_writer *w = json_writer_open(false);
-    if (!w)
-        return qr_fail(err, QR_NO_MEMORY, "no memory for the figures");
     json_w_object(w);
     json_w_member_string(w, "what", b->o->prefill ? "prefill" : "decode");
     json_w_member_string(w, "backend", b->model.backend->name);
+    if (!b->o->prefill) {
+        json_w_member_int(w, "batch", b->o->batch);
+        json_w_member_int(w, "rows", b->o->rows);
+    }
+    json_w_member_int(w, "context", b->o->context);
     json_w_member_int(w, "steps", b->steps);
     json_w_member_number(w, "seconds_per_step", b->total / steps);
     json_w_member_number(w, "rows_per_second", rows_run(b) / b->total);
     json_w_member_number(w, "bytes_per_step", bytes / steps);
+    if (!b->o->prefill)
+        json_w_member_number(w, "cache_bytes_per_step", (double)b->cached / steps);
     json_w_member_number(w, "read_bytes_per_second", b->rate);
     json_w_member_number(w, "share_of_bound", bytes / b->rate / b->total);
     json_w_member_number(w, "seconds_unwatched", b->unwatched_steps ? b->unwatched / (double)b->unwatched_steps : 0.0);
@@ -441,7 +523,6 @@ static qr_status print_figures_json(const struct bench *b, qr_error *err)
     }
     json_w_end_array(w);
     json_w_end_object(w);
-    return print_json(w, err);
 }
 
 /* Of the steps that nothing watched. */
@@ -486,7 +567,47 @@ static void print_figures(const struct bench *b)
                (double)bytes / steps / each / 1e9, (double)bytes / steps / b->rate / each);
     }
     print_experts(b);
+    if (b->cached > 0)
+        printf("of these %.3f MB a step are the cache's\n", (double)b->cached / steps / 1e6);
     printf("%.1f rows/s; memory of this machine, same run: %.2f GB/s read\n", rows_run(b) / b->total, b->rate / 1e9);
+}
+
+/* Each cell, one behind the other. `w` NULL: as text. */
+static qr_status run_cells(struct bench *b, struct json_writer *w, qr_error *err)
+{
+    qr_status st = QR_OK;
+    for (int i = 0; st == QR_OK && i <= b->given->also_count; i++) {
+        begin_cell(b, i);
+        st = run_steps(b, err);
+        if (st == QR_OK && w)
+            write_figures(b, w);
+        else if (st == QR_OK)
+            print_figures(b);
+    }
+    return st;
+}
+
+/* One object; with further cells one that holds them all. */
+static qr_status run_cells_json(struct bench *b, qr_error *err)
+{
+    struct json_writer *w = json_writer_open(false);
+    if (!w)
+        return qr_fail(err, QR_NO_MEMORY, "no memory for the figures");
+    if (b->given->also_count > 0) {
+        json_w_object(w);
+        json_w_key(w, "cells");
+        json_w_array(w);
+    }
+    const qr_status st = run_cells(b, w, err);
+    if (st != QR_OK) {
+        json_writer_close(w);
+        return st;
+    }
+    if (b->given->also_count > 0) {
+        json_w_end_array(w);
+        json_w_end_object(w);
+    }
+    return print_json(w, err);
 }
 
 qr_status bench_step_run(const struct bench_step *options, qr_error *err)
@@ -495,7 +616,7 @@ qr_status bench_step_run(const struct bench_step *options, qr_error *err)
     struct worker_pool *pool = NULL;
     if (!b)
         return qr_fail(err, QR_NO_MEMORY, "bench: no memory");
-    b->o = options;
+    b->given = b->o = options;
     qr_status st = open_all(b, err);
     if (st == QR_OK)
         st = pool_open(options->model.threads, &pool, err);
@@ -504,14 +625,10 @@ qr_status bench_step_run(const struct bench_step *options, qr_error *err)
     pool_close(pool);
     if (st == QR_OK && strncmp(b->model.backend->name, "cpu", 3) != 0)
         st = device_rate(b, err);
-    if (st == QR_OK) {
+    if (st == QR_OK)
         weigh(b);
-        st = run_steps(b, err);
-    }
-    if (st == QR_OK && options->json)
-        st = print_figures_json(b, err);
-    else if (st == QR_OK)
-        print_figures(b);
+    if (st == QR_OK)
+        st = options->json ? run_cells_json(b, err) : run_cells(b, NULL, err);
     opened_close(&b->model);
     qr_free(b->blocks);
     qr_free(b->tokens);

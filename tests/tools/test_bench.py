@@ -30,6 +30,23 @@ class Bench(unittest.TestCase):
             self.assertLessEqual(sum(p["seconds"] for p in figures["parts"]), figures["seconds_per_step"] * 1.01)
             self.assertGreater(figures["read_bytes_per_second"], 0)
 
+    def test_decoding_counts_what_it_reads_of_the_cache(self):
+        line = ["decode", "--model", f"{MODELS}/tiny-v4", "--steps", "2", "--json"]
+        status, out, err = bench(*line, "--context", "1000", "--also", "3x1000", "--also", "1x0", "--also", "1x2000x2")
+        self.assertEqual(status, 0, err)
+        cells = json.loads(out)["cells"]
+        self.assertEqual([(c["batch"], c["context"], c["rows"]) for c in cells], [(1, 1000, 1), (3, 1000, 1), (1, 0, 1), (1, 2000, 2)])
+        cached = [c["cache_bytes_per_step"] for c in cells]
+        self.assertEqual(cached[1], 3 * cached[0])
+        self.assertTrue(0 < cached[2] < cached[0] < cached[3])
+        for c in cells:
+            self.assertAlmostEqual(sum(p["bytes"] for p in c["parts"]), c["bytes_per_step"], delta=1)
+        status, alone, err = bench(*line, "--context", "1000", "--max-model-len", "4096")
+        self.assertEqual(status, 0, err)
+        self.assertEqual(json.loads(alone)["cache_bytes_per_step"], cached[0])
+        for wrong in ("4", "4xx", "0x1", "1x2x0", "1x2x3x4", "1x-2"):
+            self.assertIn("BATCHxCONTEXT", bench(*line, "--also", wrong)[2])
+
     def test_more_rows_read_no_more_than_every_expert(self):
         sizes = []
         for rows in ("1", "64"):
