@@ -269,11 +269,14 @@ static void a_nan_stays_one_through_the_quantizers(void **state)
         assert_true(isnan(((const float *)(const void *)scale->host)[row]));
 }
 
-int main(void)
+/* An argument: a pattern of the names of the tests to run. */
+int main(int argc, char **argv)
 {
     const int missing = twins_find();
     if (missing)
         return missing;
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(small_operators_keep_a_row_and_stay_near_the_reference, twins_release),
         cmocka_unit_test_teardown(attention_keeps_a_row_and_stays_near_the_reference, twins_release),

@@ -244,11 +244,14 @@ static void a_code_that_is_no_number_is_refused_by_name_and_place(void **state)
     assert_non_null(strstr(err.message, "layers.3.attn.wkv: value [63][639] is the E4M3 code 0xFF (NaN)"));
 }
 
-int main(void)
+/* An argument: a pattern of the names of the tests to run. */
+int main(int argc, char **argv)
 {
     const int missing = twins_find();
     if (missing)
         return missing;
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(products_keep_a_row_and_stay_near_the_reference, twins_release),
         cmocka_unit_test_teardown(a_row_among_thousands_is_that_row_among_few, twins_release),
