@@ -209,39 +209,87 @@ static double whole_mass(const struct sampling_params *p, const struct shortlist
     return sum;
 }
 
-/* Whether what `mass` left out is what is banned, all and nothing else. */
-static bool leaves_out(const struct sampling_row *row, const struct id_list *left_out)
+/* Ids that are banned beside those that `mass` left out. */
+enum { MOST_OTHERS = 4 };
+struct others {
+    int32_t ids[MOST_OTHERS], count;
+};
+
+static bool holds(const struct id_list *list, int32_t id)
+{
+    for (int32_t i = 0; i < list->count; i++)
+        if (list->ids[i] == id)
+            return true;
+    return false;
+}
+
+/* False: not all of what `mass` left out is banned, or more than a few ids beside it are. */
+static bool find_others(const struct sampling_row *row, const struct id_list *left_out, struct others *out)
 {
     bool banned = left_out->count == 0;
+    out->count = 0;
     for (int32_t l = 0; l < row->banned_lists; l++) {
-        const bool same = row->banned[l].ids == left_out->ids && row->banned[l].count == left_out->count;
-        if (row->banned[l].count > 0 && !same)
-            return false;
+        const struct id_list *list = &row->banned[l];
+        const bool same = list->ids == left_out->ids && list->count == left_out->count;
         banned |= same;
+        for (int32_t i = 0; !same && i < list->count; i++) {
+            if (holds(left_out, list->ids[i]) || holds(&(struct id_list){out->ids, out->count}, list->ids[i]))
+                continue;
+            if (out->count == MOST_OTHERS)
+                return false;
+            out->ids[out->count++] = list->ids[i];
+        }
     }
     return banned && !row->allowed;
 }
 
-/* The shortest beginning that reaches top_p is among the entries, and the sums on both sides of its end are clear of it. */
+/* Takes the masses of the others out of the whole: of those that are listed; what the rest weigh at most is `slack`. False:
+ * they are too much of it for what remains to be exact. */
+static bool take_off(const struct sampling_params *p, const struct others *others, const struct entries *e, float top, double *whole,
+                     double *slack)
+{
+    const double before = *whole;
+    *slack = 0;
+    for (int32_t k = 0; k < others->count; k++) {
+        int32_t i = 0;
+        while (i < e->count && e->at[i].id != others->ids[k])
+            i++;
+        const double mass = exp(((double)(i < e->count ? e->at[i].logit : e->bound) - (double)top) / p->temperature);
+        *(i < e->count ? whole : slack) += i < e->count ? -mass : mass;
+    }
+    return *whole - *slack > before / 2;
+}
+
+/* The shortest beginning that reaches top_p is among the entries, and the sums on both sides of its end are clear of it: the
+ * least and the most that they can be. */
 static bool draw_of_nucleus(const struct sampling_params *p, const struct sampling_row *row, const struct id_list *left_out,
                             int64_t position, const struct shortlist_part *parts, struct entries *e, int32_t *token)
 {
-    double sum = 0, whole = 0;
-    int32_t kept = 0;
-    if (p->min_p > 0 || !leaves_out(row, left_out))
+    struct others others;
+    double least = 0, most = 0, slack;
+    int32_t first = 0, kept = 0;
+    if (p->min_p > 0 || !find_others(row, left_out, &others))
         return false;
     qsort(e->at, (size_t)e->count, sizeof *e->at, by_key);
-    for (int32_t i = 0; i < e->count && sum < p->top_p + near_tie; i++) {
-        if (kept > 0 && sum > p->top_p - near_tie)
+    while (first < e->count && is_banned(row, e->at[first].id))
+        first++;
+    if (first == e->count)
+        return false;
+    const float top = e->at[first].logit;
+    double whole = whole_mass(p, parts, top);
+    if (!take_off(p, &others, e, top, &whole, &slack))
+        return false;
+    for (int32_t i = first; i < e->count && least < p->top_p + near_tie; i++) {
+        if (kept > 0 && most > p->top_p - near_tie)
             return false;
         if (is_banned(row, e->at[i].id))
             continue;
-        if (kept == 0)
-            whole = whole_mass(p, parts, e->at[i].logit);
+        const double mass = exp(((double)e->at[i].logit - (double)top) / p->temperature);
         e->at[kept++] = e->at[i];
-        sum += exp(((double)e->at[kept - 1].logit - (double)e->at[0].logit) / p->temperature) / whole;
+        least += mass / whole;
+        most += mass / (whole - slack);
     }
-    if (kept == 0 || sum < p->top_p + near_tie)
+    if (least < p->top_p + near_tie)
         return false;
     *token = e->at[0].id;
     return kept == 1 || race(p, e->at, kept, position, token);

@@ -166,6 +166,25 @@ static void bans_and_grammars_count(void **state)
     bench_close(b);
 }
 
+/* A few bans beside what sums leave out keep no list from proving its token: listed ids are taken off, others weigh nothing. */
+static void a_few_bans_are_taken_off_the_sums(void **state)
+{
+    (void)state;
+    enum { DRAWS = 8 };
+    struct bench *b = bench_open();
+    for (int m = 0; m < MIXES; m++)
+        for (int turn = 0; turn < 8; turn++) {
+            int32_t ids[3] = {below(b, VOCAB), below(b, VOCAB), b->specials[turn]};
+            const struct id_list lists[2] = {{b->specials, SPECIALS}, {ids, 3}};
+            const struct sampling_row row = {.banned = lists, .banned_lists = 2};
+            fill(b, PEAKED);
+            if (turn % 2)
+                b->logits[ids[0]] = 10;
+            assert_in_range(compare(b, &mixes[m], &row, DRAWS), DRAWS - 1, DRAWS);
+        }
+    bench_close(b);
+}
+
 /* A sum that leaves specials out proves nothing for a request that may draw them. */
 static void sums_are_of_what_may_be_drawn(void **state)
 {
@@ -265,6 +284,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lists_give_the_tokens_of_whole_rows),
         cmocka_unit_test(bans_and_grammars_count),
+        cmocka_unit_test(a_few_bans_are_taken_off_the_sums),
         cmocka_unit_test(sums_are_of_what_may_be_drawn),
         cmocka_unit_test(rows_that_are_no_numbers_are_left_to_the_whole_row),
         cmocka_unit_test(what_no_list_has_room_for_is_not_forgotten),
