@@ -305,6 +305,7 @@ typedef struct qr_request {
     const qr_grammar *grammar;
     bool grammar_after_reasoning; /* it begins behind </think>; before, end tokens and tokens of turns and calls are not drawn */
     const char *cache_salt;      /* cached pages are shared among requests of the same salt alone; copied; NULL, "": none */
+    bool no_calls;               /* the token that calls are written with is not drawn: of a chat without tools (protocol.md 3.3) */
 } qr_request;
 #define QR_REQUEST {.size = sizeof(qr_request), .logprobs = -1, .prompt_logprobs = -1}
 

@@ -178,14 +178,24 @@ static bool copy_ending(const qr_model *model, struct request *r, const qr_reque
     return true;
 }
 
+/* What is never drawn, `last` too unless it is none (-1). */
+static bool copy_banned(struct request *r, const qr_sampling *s, int32_t last)
+{
+    if (!copy_ids(s->banned, s->banned_count, s->banned_count + 1, &r->banned))
+        return false;
+    r->banned_count = (int32_t)s->banned_count;
+    if (last >= 0)
+        r->banned[r->banned_count++] = last;
+    return true;
+}
+
 static bool copy_sampling(struct request *r, const qr_sampling *s)
 {
     r->bias = qr_calloc(s->logit_bias_count ? s->logit_bias_count : 1, sizeof *r->bias);
-    if (!r->bias || !copy_ids(s->banned, s->banned_count, s->banned_count, &r->banned))
+    if (!r->bias)
         return false;
     for (size_t i = 0; i < s->logit_bias_count; i++)
         r->bias[i] = (struct logit_bias){.id = s->logit_bias[i].token, .value = (double)s->logit_bias[i].bias};
-    r->banned_count = (int32_t)s->banned_count;
     r->allow_special = s->allow_special;
     r->sampling = (struct sampling_params){
         .temperature = s->temperature, .top_k = s->top_k, .top_p = s->top_p, .min_p = s->min_p,
@@ -214,7 +224,8 @@ static bool copy(const qr_model *model, struct request *r, const qr_request *q, 
     r->final = event_make();
     return r->final && (!q->id || r->name) &&
            copy_ids(q->tokens, q->token_count, q->token_count, &r->tokens) && copy_strings(r, q) &&
-           copy_ending(model, r, q) && copy_sampling(r, q->sampling);
+           copy_ending(model, r, q) && copy_sampling(r, q->sampling) &&
+           copy_banned(r, q->sampling, q->no_calls ? tok_find(model->tokenizer, TOKEN_DSML) : -1);
 }
 
 /* The caller's structs, their defaults where there is none. */

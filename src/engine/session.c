@@ -231,6 +231,7 @@ qr_status qr_session_start(qr_session *session, const qr_request *how, qr_handle
         st = open_parser(session, &request, err);
     if (st == QR_OK)
         st = constrain(session, &request, &own, err);
+    request.no_calls |= session->rendered.chat.tools.count == 0;
     request.tokens = session->rendered.ids.data;
     request.token_count = session->rendered.ids.count;
     if (st == QR_OK)

@@ -37,6 +37,7 @@ void request_hold(qr_request *request, const qr_chat *chat)
     if (!request->grammar)
         request->grammar = qr_chat_grammar(chat);
     request->grammar_after_reasoning = request->grammar && info.starts_in_reasoning;
+    request->no_calls = info.tools == 0;
 }
 
 void request_text_point(struct request_text *out)

@@ -187,6 +187,7 @@ def told(s):
             ask = {**BASE[CHAT], **tools, "logit_bias": bias, "temperature": 1, "seed": 3, "max_tokens": 24, "logprobs": True}
             c = s.post(CHAT, ask)[2]["choices"][0]
             f.expect(f"{bias}: tokens of logprobs are those of the content", c["message"]["content"] == "".join(e["token"] for e in c["logprobs"]["content"]) != "", c)
+            f.expect(f"{bias}: no markup of calls without tools", tools or "DSML" not in c["message"]["content"], c)
             pieces = [e["choices"][0] for _, e in s.stream(CHAT, ask) if e != "[DONE]"]
             told_in_pieces = [e for p in pieces for e in (p["logprobs"] or {}).get("content") or []]
             f.expect(f"{bias}: in pieces too", told_in_pieces == c["logprobs"]["content"], told_in_pieces)
