@@ -31,6 +31,8 @@ enum MHD_Result exchange_queue(struct exchange *x, int status, struct MHD_Respon
     if (server_tongue(x->route) == TONGUE_ANTHROPIC)
         MHD_add_response_header(response, "request-id", x->request_id);
     add_cors(x, response);
+    if (x->allow)
+        MHD_add_response_header(response, "allow", x->allow);
     if (x->retry_after) {
         char seconds[16];
         snprintf(seconds, sizeof seconds, "%d", x->retry_after);

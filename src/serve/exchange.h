@@ -29,6 +29,7 @@ struct exchange {
     struct job *job;           /* the generation that it waits for, or NULL */
     struct change *change;     /* the sleep or wake that it waits for, or NULL */
     int retry_after;           /* seconds, as the answer tells it; 0: it does not */
+    const char *allow;         /* methods, as the answer tells them; NULL: it does not */
 };
 
 /* Answers, each exactly once; what they return is for the access handler to return. */

@@ -242,14 +242,26 @@ static qr_status read_salt(const struct json *line, qr_request *out, qr_error *e
     return QR_OK;
 }
 
-/* More than any context holds is as much as it holds. */
+/* Digits and nothing else, more of them than an int32_t has or than it can hold. */
+static bool is_beyond_int32(const struct json *value)
+{
+    int64_t number;
+    if (json_int64(value, &number))
+        return number > INT32_MAX;
+    return value && value->kind == JSON_NUMBER && strspn(value->text, "0123456789") == value->length;
+}
+
+qr_status member_most(const struct json *line, const char *name, int64_t least, int32_t *out, qr_error *err)
+{
+    if (!is_beyond_int32(member_of(line, name)))
+        return member_int(line, name, least, INT32_MAX, out, err);
+    *out = INT32_MAX;
+    return QR_OK;
+}
+
 static qr_status read_most(const struct json *line, const char *name, struct request_text *out, qr_error *err)
 {
-    int64_t most;
-    if (!json_int64(member_of(line, name), &most) || most <= INT32_MAX)
-        return member_int(line, name, out->may_say_nothing ? 0 : 1, INT32_MAX, &out->request.max_tokens, err);
-    out->request.max_tokens = INT32_MAX;
-    return QR_OK;
+    return member_most(line, name, out->may_say_nothing ? 0 : 1, &out->request.max_tokens, err);
 }
 
 static qr_status read_limits(const struct json *line, struct request_text *out, qr_error *err)

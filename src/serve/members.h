@@ -38,6 +38,8 @@ uint64_t random_seed(void);
 const struct json *member_of(const struct json *line, const char *name);
 qr_status member_double(const struct json *line, const char *name, double *out, qr_error *err);
 qr_status member_int(const struct json *line, const char *name, int64_t least, int64_t most, int32_t *out, qr_error *err);
+/* A limit: more than an int32_t holds is as much as it holds. */
+qr_status member_most(const struct json *line, const char *name, int64_t least, int32_t *out, qr_error *err);
 qr_status member_bool(const struct json *line, const char *name, bool *out, qr_error *err);
 qr_status member_ids(const struct json *line, const char *name, int32_t **out, size_t *count, qr_error *err); /* qr_free */
 qr_status member_wrong(qr_error *err, const char *name, const struct json *value, const char *wanted);

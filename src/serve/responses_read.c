@@ -123,7 +123,7 @@ static bool write_limit(const struct json *body, struct json_writer *w, struct r
     static const char name[] = "max_output_tokens";
     qr_error err = {0};
     int32_t most = 0;
-    const qr_status st = member_int(body, name, 1, INT32_MAX, &most, &err);
+    const qr_status st = member_most(body, name, 1, &most, &err);
     if (st != QR_OK)
         return refuse_member(refusal, st, &err);
     copy_member(body, name, w, "max_tokens");

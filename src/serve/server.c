@@ -91,37 +91,21 @@ static bool may_enter(const struct exchange *x, struct refusal *refusal)
                                                          "Authorization: Bearer KEY or x-api-key: KEY");
 }
 
-static bool find_route(struct exchange *x, const char *method, const char *path, const char **allow, struct refusal *refusal)
+static bool find_route(struct exchange *x, const char *method, const char *path, struct refusal *refusal)
 {
+    const char *other = NULL;
     bool known;
-    x->route = route_find(method, path, &x->rest, &known, allow);
+    x->route = route_find(method, path, &x->rest, &known, &other);
     if (x->route)
         return true;
-    if (known)
-        return refuse(refusal, 405, NULL, NULL, "%.20s %.200s: wanted %s", method, path, *allow);
-    *allow = NULL;
+    if (known) {
+        x->allow = strcmp(other, "GET") == 0 ? "GET, HEAD" : other;
+        return refuse(refusal, 405, NULL, NULL, "%.20s %.200s: wanted %s", method, path, other);
+    }
     return refuse(refusal, 404, NULL, NULL, "there is no %.200s here", path);
 }
 
 static enum MHD_Result answer_options(struct exchange *x) { return exchange_text(x, 204, NULL, "", 0); }
-
-static enum MHD_Result refuse_method(struct exchange *x, const struct refusal *refusal, const char *allow)
-{
-    struct json_writer *w = json_writer_open(false);
-    const char *text = "";
-    size_t length = 0;
-    if (w) {
-        refusal_write(refusal, TONGUE_OPENAI, x->request_id, w);
-        (void)json_finish(w, &text, &length, NULL);
-    }
-    struct MHD_Response *r = MHD_create_response_from_buffer(length, (void *)(uintptr_t)text, MHD_RESPMEM_MUST_COPY);
-    json_writer_close(w);
-    if (r) {
-        MHD_add_response_header(r, "content-type", "application/json");
-        MHD_add_response_header(r, "allow", allow);
-    }
-    return exchange_queue(x, refusal->status, r);
-}
 
 /* A refusal by the headers. Where a body follows it is told at once, which ends the connection; else when the request is
  * over, which does not. */
@@ -137,15 +121,14 @@ static enum MHD_Result refuse_early(struct exchange *x, const struct refusal *re
 static enum MHD_Result meet(struct exchange *x, const char *method, const char *path, const char *version)
 {
     struct refusal refusal = {0};
-    const char *allow = NULL;
     choose_id(x);
     MHD_set_connection_option(x->connection, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)SECONDS_OF_BODY);
     if (!framing_check(x, version, &refusal))
         return exchange_refuse(x, &refusal);
     if (strcmp(method, "OPTIONS") == 0)
         return answer_options(x);
-    if (!find_route(x, method, path, &allow, &refusal))
-        return allow ? refuse_method(x, &refusal, allow) : refuse_early(x, &refusal);
+    if (!find_route(x, method, path, &refusal))
+        return refuse_early(x, &refusal);
     if (!may_enter(x, &refusal))
         return refuse_early(x, &refusal);
     return MHD_YES;
