@@ -22,12 +22,14 @@ static bool ends(const char *name, const char *with)
     return n >= m && strcmp(name + n - m, with) == 0;
 }
 
-/* Tensors that no engine brings to its device: scales go with their matrices, table rows come one by one. */
-static bool is_left_out(const char *name, bool drafter)
+bool weight_is_loaded(const char *name, bool drafter)
 {
-    return ends(name, ".scale") || begins(name, "vision.") || begins(name, "aligner.") || begins(name, "image_") ||
-           strstr(name, ".engram.embed.") || (!drafter && begins(name, "mtp."));
+    return !begins(name, "vision.") && !begins(name, "aligner.") && !begins(name, "image_") &&
+           !strstr(name, ".engram.embed.") && (drafter || !begins(name, "mtp."));
 }
+
+/* Scales go with their matrices. */
+static bool is_left_out(const char *name, bool drafter) { return ends(name, ".scale") || !weight_is_loaded(name, drafter); }
 
 static bool is_vector(const struct tensor_spec *t)
 {

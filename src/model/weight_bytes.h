@@ -3,9 +3,15 @@
 #ifndef QR_MODEL_WEIGHT_BYTES_H
 #define QR_MODEL_WEIGHT_BYTES_H
 
+#include <stdbool.h>
+
 #include "checkpoint/checkpoint.h"
 #include "ops/ops.h"
 #include "plan/plan.h"
+
+/* Whether an engine brings a tensor of an official folder to its device: no rows of tables, which come one by one, and
+ * nothing that no engine uses. `drafter`: it drafts. */
+bool weight_is_loaded(const char *name, bool drafter);
 
 /* Bytes of a weight, by its format and shape; its values are not looked at. */
 typedef int64_t weight_size(const struct weight_spec *spec);

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/buffer.h"
 #include "model/route_table.h"
+#include "model/weights_ahead.h"
 #include "ops/weight_spec.h"
 
 /* A row-parallel weight is summed in this many ranges of K where it has as many scale blocks (architecture.md,
@@ -19,6 +20,7 @@ struct loader {
     const struct model_plan *plan;
     struct weights *w;
     struct loading *loading;
+    struct read_ahead *ahead; /* NULL: nothing is read ahead */
     const struct expert_placement *placement; /* NULL: all on the device */
     char prefix[64]; /* "layers.3." */
     bool again;      /* weights that rested come back where they were: in the order in which they first came, */
@@ -60,6 +62,7 @@ static qr_status keep(struct loader *l, const void *data, int64_t bytes, void *o
     w->slab_used += room;
     TRY(w->backend->upload(w->backend, at, data, bytes, err));
     memcpy(out_pointer, &at, sizeof at);
+    ahead_passed(l->ahead, (uint64_t)bytes);
     return loading_add(l->loading, (uint64_t)bytes, err);
 }
 
@@ -102,6 +105,7 @@ static qr_status prepare(struct loader *l, const struct weight_spec *spec, struc
     }
     if (st != QR_OK)
         return qr_fail_in(err, st, "%s", tensors_path(l->tensors));
+    ahead_passed(l->ahead, (uint64_t)weight_spec_bytes(spec));
     return loading_add(l->loading, (uint64_t)weight_spec_bytes(spec), err);
 }
 
@@ -415,8 +419,11 @@ static qr_status open_with_pool(struct loader *l, const struct checkpoint *ck, u
     l->tensors = l->w->tensors;
     if (st == QR_OK)
         st = make_seats(l, err);
+    if (st == QR_OK && l->w->backend->rest_weights)
+        st = weights_ahead_open(ck, l->plan, parts & WEIGHTS_DRAFTER, &l->ahead, err);
     if (st == QR_OK)
         st = load_parts(l, parts, err);
+    ahead_close(l->ahead);
     pool_close(pool);
     return st;
 }
