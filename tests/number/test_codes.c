@@ -216,6 +216,24 @@ static void dtype_names_come_back(void **state)
     assert_false(dtype_parse("", 0, &found));
 }
 
+/* Every length around the lanes, with the ends at every place. */
+static void the_range_of_scales_is_that_of_each_byte(void **state)
+{
+    (void)state;
+    uint8_t bytes[200], least, most;
+    e8m0_range(bytes, 0, &least, &most);
+    assert_true(least == 255 && most == 0);
+    for (int64_t n = 1; n <= 200; n++)
+        for (int64_t at = 0; at < n; at++) {
+            memset(bytes, 100, sizeof bytes);
+            bytes[at] = 3;
+            bytes[n - 1 - at] = at == n - 1 - at ? 3 : 254;
+            e8m0_range(bytes, n, &least, &most);
+            assert_int_equal(least, 3);
+            assert_int_equal(most, n == 1 ? 3 : at == n - 1 - at ? 100 : 254);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -229,6 +247,7 @@ int main(void)
         cmocka_unit_test(bf16_rounds_to_nearest_even_and_keeps_nan),
         cmocka_unit_test(every_f16_code_has_its_value),
         cmocka_unit_test(dtype_names_come_back),
+        cmocka_unit_test(the_range_of_scales_is_that_of_each_byte),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

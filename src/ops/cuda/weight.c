@@ -57,6 +57,12 @@ static qr_status check_scales(const struct weight_spec *s, int64_t rows, int64_t
 {
     const uint8_t *scales = s->scales;
     struct scale_range range = s->format == WEIGHT_FP8 ? fp8_range : fp4_range;
+    uint8_t least, most;
+    e8m0_range(scales, rows * cols, &least, &most);
+    if (least >= range.lowest && most <= range.highest) { /* nearly always, and then no scale is looked at alone */
+        *large |= most > range.one_factor;
+        return QR_OK;
+    }
     for (int64_t i = 0; i < rows * cols; i++) {
         if (scales[i] >= range.lowest && scales[i] <= range.highest) {
             *large |= scales[i] > range.one_factor;
