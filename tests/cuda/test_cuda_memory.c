@@ -164,12 +164,8 @@ static void sizes_asked_for_are_recorded_when_the_engine_opens(void **state)
 
 int main(void)
 {
-    char name[64];
-    qr_error err = {0};
-    if (backend_name("cuda", name, sizeof name, &err) != QR_OK) {
-        print_message("skipped: %s\n", err.message);
+    if (!cuda_device_found())
         return 77;
-    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_more_is_taken_than_planned),
         cmocka_unit_test(recorded_steps_take_no_more_than_planned),

@@ -167,12 +167,8 @@ static void what_was_used_most_lies_on_the_device_the_next_time(void **state)
 
 int main(void)
 {
-    char name[64];
-    qr_error err = {0};
-    if (backend_name("cuda", name, sizeof name, &err) != QR_OK) {
-        print_message("skipped: %s\n", err.message);
+    if (!cuda_device_found())
         return 77;
-    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(where_experts_lie_changes_no_answer),
         cmocka_unit_test(a_sleep_leaves_nobody_in_his_seat),

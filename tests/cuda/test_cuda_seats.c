@@ -6,15 +6,9 @@
 
 #include "ops/device.h"
 #include "support/ops.h"
+#include "support/support.h"
 
 enum { EXPERTS = 24, ACTIVE = 6, SEATS = 7, HIDDEN = 512, INNER = 256, ROWS = 1024 };
-
-#define MUST(call)                                   \
-    do {                                             \
-        qr_error must_err_ = {0}, *err = &must_err_; \
-        if ((call) != QR_OK)                         \
-            fail_msg("%s", must_err_.message);       \
-    } while (0)
 
 /* Weights of a layer's experts: all on the device, all in host memory, and in turn. */
 enum place { DEVICE, HOST, MIXED, PLACES };
@@ -267,12 +261,8 @@ static void seats_are_kept_by_use(void **state)
 
 int main(void)
 {
-    char name[64];
-    qr_error err = {0};
-    if (backend_name("cuda", name, sizeof name, &err) != QR_OK) {
-        print_message("skipped: %s\n", err.message);
+    if (!cuda_device_found())
         return 77;
-    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(where_experts_lie_changes_no_bit),
         cmocka_unit_test(a_recorded_list_works_with_any_routing),

@@ -14,13 +14,6 @@
 
 enum { ROWS = 6, ANSWERS = 8 };
 
-#define MUST(call)                                   \
-    do {                                             \
-        qr_error must_err_ = {0}, *err = &must_err_; \
-        if ((call) != QR_OK)                         \
-            fail_msg("%s", must_err_.message);       \
-    } while (0)
-
 static void *send(struct backend *gpu, const void *from, size_t bytes)
 {
     void *to;
@@ -240,12 +233,8 @@ static void answers_are_those_drawn_from_whole_rows(void **state)
 
 int main(void)
 {
-    char name[64];
-    qr_error err = {0};
-    if (backend_name("cuda", name, sizeof name, &err) != QR_OK) {
-        print_message("skipped: %s\n", err.message);
+    if (!cuda_device_found())
         return 77;
-    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lists_are_those_of_the_plain_code),
         cmocka_unit_test(answers_are_those_drawn_from_whole_rows),

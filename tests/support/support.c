@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "ops/device.h"
+
 const char *source_path(const char *relative)
 {
     static char paths[8][4096];
@@ -27,4 +29,14 @@ void must(qr_status st, const qr_error *err)
 {
     if (st != QR_OK)
         fail_msg("%s: %s", qr_status_name(st), err->message);
+}
+
+bool cuda_device_found(void)
+{
+    char name[64];
+    qr_error err = {0};
+    if (backend_name("cuda", name, sizeof name, &err) == QR_OK)
+        return true;
+    print_message("skipped: %s\n", err.message);
+    return false;
 }

@@ -4,6 +4,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,6 +21,17 @@ const char *fixture_tokenizer(void);
 
 /* Fails the test with the error's sentence unless the status is QR_OK. */
 void must(qr_status st, const qr_error *err);
+
+/* The same of a call that names its error `err`. */
+#define MUST(call)                                   \
+    do {                                             \
+        qr_error must_err_ = {0}, *err = &must_err_; \
+        if ((call) != QR_OK)                         \
+            fail_msg("%s", must_err_.message);       \
+    } while (0)
+
+/* Whether there is a CUDA device; where there is none says so, for a skip that is seen (return 77 from main then). */
+bool cuda_device_found(void);
 
 /* The entry of a test that makes allocations fail. Where a build cannot make them fail it is no entry (cmocka passes over
  * one without a name), so that nothing skipped counts as passed. */

@@ -10,6 +10,7 @@
 #include "number/bf16.h"
 #include "ops/device.h"
 #include "support/ops.h"
+#include "support/support.h"
 
 enum { ROWS = 256, MANY_ROWS = 4096, COMPARED = 3, MOST_BUFFERS = 256 };
 enum { CONTEXT = 4096, BLOCK_TOKENS = 128, RATIO = 4, TOPK = 512 };
@@ -33,13 +34,6 @@ struct twins {
 extern struct twins twins;
 
 enum side { CPU, GPU };
-
-#define MUST(call)                                   \
-    do {                                             \
-        qr_error must_err_ = {0}, *err = &must_err_; \
-        if ((call) != QR_OK)                         \
-            fail_msg("%s", must_err_.message);       \
-    } while (0)
 
 struct backend *backend_of(enum side side);
 
