@@ -5,7 +5,8 @@
 
 #include "serve/server.h"
 
-enum { MOST_LEVELS = 128 }; /* protocol.md 4.1 */
+/* Levels: protocol.md 4.1. A value takes some fifty times its bytes once it is parsed. */
+enum { MOST_LEVELS = 128, MOST_VALUES = 1 << 21 };
 
 const char *exchange_header(const struct exchange *x, const char *name)
 {
@@ -94,10 +95,16 @@ enum MHD_Result exchange_refuse(struct exchange *x, const struct refusal *refusa
     return exchange_queue(x, refusal_status(refusal, server_tongue(x->route)), r);
 }
 
-/* Brackets that are open at once; strings are looked over. */
-static int levels(const char *text, size_t length)
+/* Of JSON, without parsing it. */
+struct extent {
+    int levels;    /* brackets that are open at once, at most */
+    size_t values; /* as many as there are, and some more */
+};
+
+static struct extent measure(const char *text, size_t length)
 {
-    int level = 0, most = 0;
+    struct extent e = {0};
+    int level = 0;
     bool string = false;
     for (size_t i = 0; i < length; i++) {
         const char c = text[i];
@@ -107,12 +114,15 @@ static int levels(const char *text, size_t length)
         } else if (c == '"') {
             string = true;
         } else if (c == '{' || c == '[') {
-            most = ++level > most ? level : most;
+            e.levels = ++level > e.levels ? level : e.levels;
+            e.values++;
         } else if (c == '}' || c == ']') {
             level--;
+        } else if (c == ',') {
+            e.values++;
         }
     }
-    return most;
+    return e;
 }
 
 bool exchange_body(struct exchange *x, struct json_document **out, struct refusal *refusal)
@@ -123,7 +133,10 @@ bool exchange_body(struct exchange *x, struct json_document **out, struct refusa
         return refuse(refusal, 500, NULL, NULL, "no memory for the request's body");
     if (x->body.length == 0)
         return refuse(refusal, 400, NULL, NULL, "the request's body is empty, wanted a JSON object");
-    if (levels(x->body.data, x->body.length) > MOST_LEVELS)
+    const struct extent extent = measure(x->body.data, x->body.length);
+    if (extent.values > MOST_VALUES)
+        return refuse(refusal, 400, NULL, NULL, "the request's body: JSON of more than %d values", MOST_VALUES);
+    if (extent.levels > MOST_LEVELS)
         return refuse(refusal, 400, NULL, NULL, "the request's body: JSON nested deeper than %d", MOST_LEVELS);
     const qr_status st = json_parse(x->body.data, x->body.length, "the request's body", false, out, &err);
     if (st != QR_OK)

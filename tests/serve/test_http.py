@@ -76,6 +76,7 @@ def bodies(s):
     refused("no JSON", "{", 400, "not valid JSON")
     refused("no object", "[1]", 400, "object")
     refused("deep JSON", '{"messages":' + "[" * 300 + "]" * 300 + "}", 400, "deeper")
+    refused("many values", '{"messages":[' + "0," * (1 << 21) + "0]}", 400, "2097152 values")
     refused("no messages", {}, 400, "messages")
     refused("a wrong type", {**HELLO, "temperature": "hot"}, 400, "temperature", "temperature")
     refused("an empty salt", {**HELLO, "cache_salt": ""}, 400, "not empty", "cache_salt")
