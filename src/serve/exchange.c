@@ -24,6 +24,13 @@ static void add_cors(const struct exchange *x, struct MHD_Response *response)
     MHD_add_response_header(response, "access-control-max-age", "86400");
 }
 
+enum MHD_Result exchange_send(struct exchange *x, int status, struct MHD_Response *response)
+{
+    const enum MHD_Result queued = MHD_queue_response(x->connection, (unsigned)status, response);
+    MHD_destroy_response(response);
+    return queued;
+}
+
 enum MHD_Result exchange_queue(struct exchange *x, int status, struct MHD_Response *response)
 {
     if (!response)
@@ -39,10 +46,12 @@ enum MHD_Result exchange_queue(struct exchange *x, int status, struct MHD_Respon
         snprintf(seconds, sizeof seconds, "%d", x->retry_after);
         MHD_add_response_header(response, "retry-after", seconds);
     }
-    const enum MHD_Result queued = MHD_queue_response(x->connection, (unsigned)status, response);
-    MHD_destroy_response(response);
     server_count_answer(x->server, x->route, status);
-    return queued;
+    if (!x->away)
+        return exchange_send(x, status, response);
+    x->answer = response;
+    x->status = status;
+    return MHD_YES;
 }
 
 static struct MHD_Response *copied(const char *type, const char *body, size_t length)

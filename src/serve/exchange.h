@@ -8,6 +8,7 @@
 #include "serve/refusal.h"
 
 struct server;
+struct aside;
 struct change;
 struct job;
 struct route;
@@ -28,6 +29,13 @@ struct exchange {
     struct refusal refused;    /* by its headers; status 0: it is not */
     struct job *job;           /* the generation that it waits for, or NULL */
     struct change *change;     /* the sleep or wake that it waits for, or NULL */
+    /* of a request that is read aside (aside.h) */
+    struct aside *aside;       /* NULL: it is none */
+    bool away;                 /* it is there; what is queued meanwhile is kept: */
+    struct MHD_Response *answer;
+    int status;                /* of it */
+    enum MHD_Result handled;   /* what its handler has returned */
+    struct exchange *next;     /* that waits to be read */
     int retry_after;           /* seconds, as the answer tells it; 0: it does not */
     const char *allow;         /* methods, as the answer tells them; NULL: it does not */
 };
@@ -41,6 +49,8 @@ enum MHD_Result exchange_text(struct exchange *x, int status, const char *type, 
 enum MHD_Result exchange_refuse(struct exchange *x, const struct refusal *refusal);
 /* Puts the headers that every answer has on `response`, queues it and gives it up. */
 enum MHD_Result exchange_queue(struct exchange *x, int status, struct MHD_Response *response);
+/* The last step of it alone. */
+enum MHD_Result exchange_send(struct exchange *x, int status, struct MHD_Response *response);
 
 /* A header of the request, or NULL. */
 const char *exchange_header(const struct exchange *x, const char *name);

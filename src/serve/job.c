@@ -325,7 +325,7 @@ enum MHD_Result job_start(struct exchange *x, const struct job_request *request)
     }
     MHD_set_connection_option(x->connection, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)SLOW_SECONDS);
     x->job = job;
-    return job_resume(x);
+    return x->away ? MHD_YES : job_resume(x);
 }
 
 /* ---- at work ---- */

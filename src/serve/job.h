@@ -109,7 +109,7 @@ struct job {
     bool asleep, gone, aborted, paused, due; /* due: the keeper wants a sign of life, or headers */
 };
 
-/* Submits every answer and lets the connection sleep. Takes over document, the contents of `text`, chats and prompts, also when
+/* Submits every answer and lets the connection sleep (one that is away does already). Takes over document, the contents of `text`, chats and prompts, also when
  * it fails (the answer is then the refusal). What it returns is for the access handler to return. */
 enum MHD_Result job_start(struct exchange *x, const struct job_request *request);
 /* The connection has been woken: answers, or lets it sleep again. */

@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "serve/aside.h"
 #include "serve/framing.h"
 #include "serve/job.h"
 #include "serve/members.h"
@@ -165,7 +166,9 @@ static enum MHD_Result answer(struct exchange *x)
         refuse(&refusal, 503, "loading", NULL, "the model is being loaded");
         refusal.retry_after = 5;
     }
-    return refusal.status ? exchange_refuse(x, &refusal) : x->route->handle(x);
+    if (refusal.status)
+        return exchange_refuse(x, &refusal);
+    return server_is_loaded(x->server) && aside_takes(x) ? aside_handle(x->server->aside, x) : x->route->handle(x);
 }
 
 /* The first line of a request is here; what is returned is the request's state from now on. */
@@ -197,7 +200,7 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
         return goes_on ? MHD_YES : MHD_NO;
     }
     if (x->asked)
-        return x->route->resume(x);
+        return x->away ? aside_resume(x) : x->route->resume(x);
     return answer(x);
 }
 
@@ -211,6 +214,7 @@ static void on_end(void *user, struct MHD_Connection *connection, void **state, 
         return;
     job_close(x->job);
     change_close(x->change);
+    aside_leave(x);
     buffer_free(&x->body);
     qr_free(x);
     *state = NULL;
@@ -330,6 +334,7 @@ qr_status server_start(struct server *s, qr_model *model, qr_engine *engine, qr_
     qr_engine_get_plan(engine, &s->plan);
     s->name = s->settings.served_name ? s->settings.served_name : s->info.name;
     TRY(sleeper_open(s, &s->sleeper, err));
+    TRY(aside_open(&s->aside, err));
     TRY(keeper_open(watch_engine, s, &s->keeper, err));
     atomic_store(&s->loaded, true);
     return QR_OK;
@@ -337,11 +342,18 @@ qr_status server_start(struct server *s, qr_model *model, qr_engine *engine, qr_
 
 bool server_is_loaded(const struct server *s) { return atomic_load(&s->loaded); }
 
-/* even_asleep: also for answers that cannot go on. */
-static void wait_for_jobs(struct server *s, double seconds, bool even_asleep)
+/* Whether anybody waits for an answer. even_asleep: also for one that cannot be given before it is awake. */
+static bool is_owing(struct server *s, bool even_asleep)
+{
+    if (!even_asleep && atomic_load(&s->asleep))
+        return false;
+    return keeper_jobs(s->keeper) || aside_exchanges(s->aside) || (even_asleep && sleeper_changes(s->sleeper));
+}
+
+static void wait_for_answers(struct server *s, double seconds, bool even_asleep)
 {
     const double end = clock_seconds() + seconds;
-    while ((keeper_jobs(s->keeper) || (even_asleep && sleeper_changes(s->sleeper))) && clock_seconds() < end && !atomic_load(&s->hurried) && (even_asleep || !atomic_load(&s->asleep)))
+    while (is_owing(s, even_asleep) && clock_seconds() < end && !atomic_load(&s->hurried))
         usleep(20000);
 }
 
@@ -355,7 +367,7 @@ void server_drain(struct server *s, double seconds)
     if (listening != MHD_INVALID_SOCKET)
         close(listening);
     if (server_is_loaded(s))
-        wait_for_jobs(s, seconds, false);
+        wait_for_answers(s, seconds, false);
 }
 
 void server_close(struct server *s)
@@ -365,15 +377,18 @@ void server_close(struct server *s)
     atomic_store(&s->hurried, false);
     if (s->sleeper)
         sleeper_end(s->sleeper);
+    if (s->aside)
+        aside_end(s->aside);
     if (server_is_loaded(s)) {
         keeper_abort_all(s->keeper, "the server is shutting down");
-        wait_for_jobs(s, LAST_WORDS, true);
+        wait_for_answers(s, LAST_WORDS, true);
     }
     if (s->daemon)
         MHD_stop_daemon(s->daemon);
     if (s->keeper)
         keeper_close(s->keeper);
     sleeper_close(s->sleeper);
+    aside_close(s->aside);
     counters_close(s->counters);
     keys_free(&s->keys);
     keys_free(&s->admin_keys);

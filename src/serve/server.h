@@ -12,6 +12,7 @@
 #include "serve/keys.h"
 #include "serve/refusal.h"
 
+struct aside;
 struct exchange;
 struct sleeper;
 
@@ -56,6 +57,7 @@ struct server {
     char complaint[160];           /* and what was said there that is wrong */
     struct keeper *keeper;
     struct sleeper *sleeper;
+    struct aside *aside;
     struct counters *counters;
     _Atomic bool loaded;           /* what needs a model or an engine may be asked */
     _Atomic bool draining, hurried;

@@ -13,6 +13,7 @@ sys.path.insert(0, os.path.join(os.environ["QUIRE_SOURCE"], "tests", "support"))
 from served import Faults, Served, until  # noqa: E402
 
 CROWD, KINDS = 1000, 12
+os.environ["ASAN_OPTIONS"] = os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=8"  # memory that is free is used again there too
 f = Faults()
 limits = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))

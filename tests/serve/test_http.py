@@ -2,6 +2,7 @@
 """The server's transport (protocol.md 4.1, 4.10, 4.11): routes, keys, limits, clients that go away, its beginning and end."""
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -93,6 +94,31 @@ def bodies(s):
     refused("a long prompt", {"messages": [{"role": "user", "content": "x y " * 70000}]}, 400, "tokens")
     f.expect("its code", s.post(CHAT, {"messages": [{"role": "user", "content": "x y " * 70000}]})[2]["error"]["code"] == "context_length_exceeded", "")
     f.expect("unknown members are ignored", s.post(CHAT, {**HELLO, "no_such_member": 1, "model": "deepseek-chat[1m]"})[0] == 200, "")
+
+
+def large(s):
+    """Nobody waits until large requests have been read, more of them than there are threads that hold connections."""
+    text = json.dumps({"messages": [{"role": "user", "content": "\n" * 800000}]}).encode()
+    asked = []
+    for _ in range(5):
+        asked.append(socket.create_connection((s.host, s.port), 60))
+        asked[-1].sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n".encode() + text)
+        time.sleep(0.05)
+    f.expect("others are answered", all(s.ask("GET", "/health")[0] == 200 for _ in range(12)), "")
+    read = [c for c in asked if select.select([c], [], [], 0)[0]]
+    f.expect("before large ones have been read", len(read) < 2, len(read))
+    asked.pop().close()
+    for c in asked:
+        got = b""
+        while piece := c.recv(65536):
+            got += piece
+        f.expect("then they are", b" 400 " in got.split(b"\r\n")[0] and b"context_length_exceeded" in got, got[:300])
+    padding = {"padding": "x" * (1 << 20)}
+    alone = s.post(CHAT, {**HELLO, "logprobs": True})[2]["choices"]
+    f.expect("a large one's answer", s.post(CHAT, {**HELLO, **padding, "logprobs": True})[2]["choices"] == alone, "")
+    f.expect("its stream", s.stream(CHAT, {**HELLO, **padding})[-1] == (None, "[DONE]"), "")
+    for path, body, status in (("/tokenize", {"prompt": "a"}, 200), ("/v1/messages/count_tokens", {**HELLO, "model": "claude-x"}, 200), ("/tokenize", {"prompt": 5}, 400)):
+        f.expect(f"large: {path}", s.post(path, {**body, **padding})[0] == status, "")
 
 
 def clients_that_go(s):
@@ -196,6 +222,7 @@ loads(ends=False)
 with Served("--max-num-seqs", "4", "--max-model-len", "32768") as s:
     transport(s)
     bodies(s)
+    large(s)
     clients_that_go(s)
     slow_reader(s)
     f.expect("ready", s.ask("GET", "/ready")[0] == 200, "")
