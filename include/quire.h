@@ -413,6 +413,20 @@ QR_API void qr_grammar_close(qr_grammar *grammar); /* NULL is fine; requests tha
 
 typedef struct qr_chat qr_chat;
 
+/* Blocks of calls as a model spelt them. A chat whose request brings calls back by the ids that they were given, with the same names
+ * and arguments, is written in those bytes, and its prompt goes on in what is cached; other calls are written in the model's own
+ * form. Bounded: blocks of `most_bytes` altogether, the oldest may go. Any thread. */
+typedef struct qr_call_blocks qr_call_blocks;
+typedef struct qr_kept_call {
+    const char *id, *name, *arguments; /* as they were told; arguments are JSON. An id counts from its last _ on */
+} qr_kept_call;
+QR_API qr_status qr_call_blocks_open(size_t most_bytes, qr_call_blocks **out, qr_error *err);
+QR_API void qr_call_blocks_close(qr_call_blocks *blocks); /* NULL is fine; behind the last chat that uses it is being opened */
+/* Copies a block: `text` is UTF-8, from the blank line before its first tag to its last one's end. One of more than 256 KiB is not
+ * kept, which is no error. Ids should hold 96 random bits: who knows them has the block. */
+QR_API qr_status qr_call_blocks_keep(qr_call_blocks *blocks, const qr_kept_call *calls, size_t count, const char *text,
+                                     size_t length, qr_error *err);
+
 /* What a server decides where requests do not. */
 typedef struct qr_chat_options {
     size_t size;
@@ -421,6 +435,7 @@ typedef struct qr_chat_options {
     bool vendor_extensions;      /* protocol.md 2.10 */
     bool lenient_tools;          /* calls of tools that are not declared are let through */
     bool tool_recovery;          /* misspelled tags are tags (3.5) */
+    qr_call_blocks *call_blocks; /* NULL: calls are written in the model's own form */
 } qr_chat_options;
 #define QR_CHAT_OPTIONS {.size = sizeof(qr_chat_options)}
 

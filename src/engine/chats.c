@@ -5,6 +5,20 @@
 
 #include "base/alloc.h"
 #include "engine/structs.h"
+#include "text/call_blocks.h"
+
+qr_status qr_call_blocks_open(size_t most_bytes, qr_call_blocks **out, qr_error *err)
+{
+    return call_blocks_open(most_bytes, out, err);
+}
+
+void qr_call_blocks_close(qr_call_blocks *blocks) { call_blocks_close(blocks); }
+
+qr_status qr_call_blocks_keep(qr_call_blocks *blocks, const qr_kept_call *calls, size_t count, const char *text,
+                              size_t length, qr_error *err)
+{
+    return call_blocks_keep(blocks, calls, count, text, length, err);
+}
 
 static qr_status read_options(const qr_model *model, const qr_chat_options *given, qr_chat *chat, struct chat_options *out,
                               qr_error *err)
@@ -26,6 +40,7 @@ static qr_status read_options(const qr_model *model, const qr_chat_options *give
     out->thinking = strcmp(thinking, "on") == 0;
     out->effort = options.effort;
     out->vendor_extensions = options.vendor_extensions;
+    out->call_blocks = options.call_blocks;
     chat->lenient_tools = options.lenient_tools;
     chat->tool_recovery = options.tool_recovery;
     return QR_OK;

@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "serve/logprobs.h"
 #include "serve/server.h"
+#include "serve/spelt.h"
 
 void choice_free(struct choice *c)
 {
@@ -17,6 +18,7 @@ void choice_free(struct choice *c)
     buffer_free(&c->content_logprobs);
     buffer_free(&c->reasoning_logprobs);
     buffer_free(&c->held_logprobs);
+    buffer_free(&c->spelt);
     for (size_t i = 0; i < c->call_count; i++) {
         buffer_free(&c->calls[i].name);
         buffer_free(&c->calls[i].arguments);
@@ -36,7 +38,7 @@ static bool open_call(struct choice *c)
     if (!array_grow(&c->calls, &c->call_room, c->call_count, sizeof *c->calls))
         return false;
     c->calls[c->call_count] = (struct said_call){.whole = false};
-    server_make_id(c->job->server, "call_", c->calls[c->call_count].id, sizeof c->calls->id);
+    server_make_call_id(c->job->server, c->calls[c->call_count].id, sizeof c->calls->id);
     c->call_count++;
     return true;
 }
@@ -92,6 +94,8 @@ static qr_status take_token(struct choice *c, const qr_event *e, qr_error *err)
         qr_parser_get_state(c->parser, &c->parsed);
         if (c->parsed.discarded_tokens > discarded)
             note_discarded(c, e->token);
+        else if (is_said(e))
+            spelt_take(c, e->token);
     }
     logprobs_settle(c);
     if (e->logprob.rank && (is_said(e) || c->job->logprobs_all))
@@ -126,6 +130,7 @@ static void finish(struct choice *c, const qr_event *e)
         how = reasons[c->parsed.end];
     count_ended(job->server->counters, how, c->usage.seconds, c->parser ? &c->parsed : NULL, c->discarded_bytes);
     note_bare_reasoning(c);
+    spelt_keep(c);
     job->done++;
     if (job->dialect->done)
         job->dialect->done(job, c);

@@ -214,8 +214,11 @@ static qr_status open_parser(struct job *job, struct choice *c, size_t p, qr_err
 {
     const qr_request *q = &job->text.request;
     qr_parser_options options = QR_PARSER_OPTIONS;
+    qr_chat_info info;
     if (!job->chats || job->dialect->text_only)
         return QR_OK;
+    qr_chat_get_info(job->chats[p], &info);
+    c->has_tools = info.tools > 0;
     options.stop = q->stop;
     options.stop_count = q->stop_count;
     options.include_stop = q->include_stop;

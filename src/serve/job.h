@@ -16,7 +16,7 @@ struct job;
 struct event_copy;
 
 struct said_call {
-    char id[32];               /* "call_..." */
+    char id[32];               /* "call_" and 96 random bits */
     struct buffer name, arguments;
     bool whole;
 };
@@ -36,6 +36,8 @@ struct choice {
     uint64_t discarded_bytes;  /* of the tokens behind finished calls */
     struct buffer ids;         /* int32_t each, where wanted */
     struct buffer reasoning, content;
+    bool has_tools;            /* its chat may call some; then: */
+    struct buffer spelt;       /* its tokens' bytes */
     struct said_call *calls;
     size_t call_count, call_room;
     /* logprob entries as JSON, with a comma before each but the first, and how many have been said */

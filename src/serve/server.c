@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -28,7 +29,8 @@ enum {
      * it libmicrohttpd does, in its own words. */
     CONNECTION_MEMORY = 2 * MOST_HEADERS,
     SECONDS_OF_HEADERS = 10,
-    SECONDS_OF_BODY = 60
+    SECONDS_OF_BODY = 60,
+    CALL_BLOCKS = 16 << 20 /* bytes of calls as they were spelt */
 };
 
 enum tongue server_tongue(const struct route *route) { return route ? route->tongue : TONGUE_OPENAI; }
@@ -39,6 +41,15 @@ void server_make_id(struct server *s, const char *prefix, char *out, size_t size
 {
     const uint64_t n = atomic_fetch_add(&s->next_id, 1);
     snprintf(out, size, "%s%016llx", prefix, (unsigned long long)(n * 0x9E3779B97F4A7C15u)); /* a bijection: none twice */
+}
+
+void server_make_call_id(struct server *s, char *out, size_t size)
+{
+    uint32_t random[3];
+    if (getrandom(random, sizeof random, 0) == (ssize_t)sizeof random)
+        snprintf(out, size, "call_%08x%08x%08x", random[0], random[1], random[2]);
+    else
+        server_make_id(s, "call_", out, size);
 }
 
 bool server_stuck(const struct server *s, double seconds) { return atomic_load(&s->stuck) > seconds; }
@@ -333,6 +344,7 @@ qr_status server_start(struct server *s, qr_model *model, qr_engine *engine, qr_
     qr_model_get_info(model, &s->info);
     qr_engine_get_plan(engine, &s->plan);
     s->name = s->settings.served_name ? s->settings.served_name : s->info.name;
+    TRY(qr_call_blocks_open(CALL_BLOCKS, &s->settings.chat.call_blocks, err));
     TRY(sleeper_open(s, &s->sleeper, err));
     TRY(aside_open(&s->aside, err));
     TRY(keeper_open(watch_engine, s, &s->keeper, err));
@@ -389,6 +401,7 @@ void server_close(struct server *s)
         keeper_close(s->keeper);
     sleeper_close(s->sleeper);
     aside_close(s->aside);
+    qr_call_blocks_close(s->settings.chat.call_blocks);
     counters_close(s->counters);
     keys_free(&s->keys);
     keys_free(&s->admin_keys);

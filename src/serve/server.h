@@ -95,6 +95,8 @@ bool server_stuck(const struct server *s, double seconds);
 
 /* "chatcmpl-" and a number that nobody has had. */
 void server_make_id(struct server *s, const char *prefix, char *out, size_t size);
+/* Of a call: "call_" and what nobody guesses. */
+void server_make_call_id(struct server *s, char *out, size_t size);
 
 /* The commit that was built, or "unknown". */
 extern const char quire_commit[];

@@ -198,7 +198,10 @@ static qr_status read_request(const struct json *request, const struct chat_opti
 qr_status chat_render(const struct json *request, const struct chat_options *options, struct chat *out,
                       struct chat_issue *issue, qr_error *err)
 {
-    struct chat_rendering r = {.profile = options->profile, .messages = &out->messages, .tools = &out->tools};
+    struct chat_rendering r = {.profile = options->profile,
+                               .messages = &out->messages,
+                               .tools = &out->tools,
+                               .call_blocks = options->call_blocks};
     *out = (struct chat){0};
     arena_init(&out->messages.arena, 8192);
     qr_status st = read_request(request, options, out, &r, issue, err);

@@ -7,6 +7,8 @@
 #include "text/chat_message.h"
 #include "text/tool_list.h"
 
+struct qr_call_blocks;
+
 /* What the server decides. */
 struct chat_options {
     enum chat_profile profile;
@@ -14,6 +16,7 @@ struct chat_options {
     bool thinking;          /* where a request does not say */
     const char *effort;     /* the same; NULL: "high" */
     bool vendor_extensions; /* 2.10 */
+    struct qr_call_blocks *call_blocks; /* 2.13; NULL: none */
 };
 
 /* Thinking on, effort high, images where the profile's model sees them, no vendor extensions. */

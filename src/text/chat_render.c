@@ -82,7 +82,7 @@ static void write_call(struct renderer *w, const struct chat_call *call)
 
 static void write_calls(struct renderer *w, const struct chat_call *calls)
 {
-    if (!calls)
+    if (!calls || call_blocks_write(w->r->call_blocks, calls, w->p))
         return;
     prompt_puts(w->p, blank_line);
     chat_write_block_open(w->p, w->r->profile);

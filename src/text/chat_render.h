@@ -2,6 +2,7 @@
 #ifndef QR_TEXT_CHAT_RENDER_H
 #define QR_TEXT_CHAT_RENDER_H
 
+#include "text/call_blocks.h"
 #include "text/chat_effort.h"
 #include "text/chat_message.h"
 #include "text/tool_list.h"
@@ -14,6 +15,7 @@ struct chat_rendering {
     const struct json *format; /* the schema to reply by; NULL: none */
     bool keep_reasoning;       /* of turns before the last user's */
     bool open;                 /* the last message is an assistant's, to be gone on with */
+    struct qr_call_blocks *call_blocks; /* NULL: none is kept */
     bool header;               /* a turn of the assistant is begun (never when `open`) */
 };
 

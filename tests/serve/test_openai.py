@@ -158,8 +158,33 @@ def completions(s):
              (version["commit"] == "unknown" or len(version["commit"]) >= 12), version)
 
 
+def calls_as_they_were_spelt(s):
+    """Calls that come back by their ids are written in the bytes that they were made of (protocol.md 2.13)."""
+    asked = [{"role": "user", "content": "Add 17 and 25."}]
+    for thinking in ("disabled", "enabled"):
+        body = {"messages": asked, "tools": TOOLS, "thinking": {"type": thinking}}
+        said = s.post(CHAT, {**body, "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 400, "temperature": 0, "return_token_ids": True})[2]
+        message, ids = said["choices"][0]["message"], said["choices"][0]["token_ids"]
+        text = s.post("/detokenize", {"tokens": ids})[2]["prompt"]
+        block = text[text.index("\n\n<\uff5cDSML\uff5c"):text.rindex("invoke>") + len("invoke>")]
+        call = message["tool_calls"][0]
+        f.expect("an id of 96 bits", call["id"].startswith("call_") and len(call["id"]) == 29, call)
+
+        def prompt(arguments, call_id=call["id"]):
+            function = {"name": call["function"]["name"], "arguments": arguments}
+            turns = [{**message, "tool_calls": [{"id": call_id, "type": "function", "function": function}]}, {"role": "tool", "tool_call_id": call_id, "content": "42"}]
+            return s.post("/v1/render", {**body, "messages": asked + turns})[2]["prompt"]
+
+        turned = json.dumps(dict(reversed(json.loads(call["function"]["arguments"]).items())), separators=(",", ":"))
+        same = prompt(call["function"]["arguments"])
+        f.expect(f"as it was spelt, thinking {thinking}", block in same and same == prompt(turned), (block, same, prompt(turned)))
+        f.expect("by its id alone", block not in prompt(turned, "call_" + "0" * 24), block)
+        f.expect("with its arguments", block not in prompt(json.dumps({"a": 1, "b": 2})), block)
+
+
 with Served("--max-num-seqs", "4") as s:
     chats(s)
+    calls_as_they_were_spelt(s)
     cut_calls(s)
     completions(s)
 sys.exit(1 if f.count else 0)
