@@ -1,8 +1,9 @@
 # What there is to do with quire; CMake does the work. `make` alone prints this list.
-.PHONY: help run check check-full cuda-all bench format clean
+.PHONY: help run install check check-full cuda-all bench format clean
 
 help:
 	@echo "make run         install what is missing, build, and let models/tiny-v41 tell a story"
+	@echo "make install     build everything and install it (PREFIX=/usr/local, DESTDIR as usual)"
 	@echo "make check       every test that belongs to a change (15 minutes on two cores)"
 	@echo "make check-full  every test there is, under every build"
 	@echo "make cuda-all    compile the CUDA backend for every target it has"
@@ -14,6 +15,12 @@ run:
 	@tools/setup
 	@tools/build quire_program
 	@build/release/quire run --model models/tiny-v41 "Tell me a story about a dragon."
+
+PREFIX ?= /usr/local
+install:
+	@tools/setup
+	@tools/build all
+	@cmake --install build/release --prefix "$(PREFIX)"
 
 check:
 	@tools/check

@@ -1,7 +1,8 @@
 /* quire.h: the public interface of libquire, the one installed header.
  *
  * Threads: every function may be called from any thread unless its comment says otherwise. An object belongs to the
- * caller until it is closed; closing an object that another thread still uses is a programming error.
+ * caller until it is closed; closing an object that another thread still uses is a programming error. Objects and places for
+ * results are never NULL unless a comment says so.
  * Errors: a function that can fail returns qr_status and, when `err` is not NULL, leaves one sentence in it. The
  * library prints nothing, never exits and never aborts on input. */
 #ifndef QUIRE_H

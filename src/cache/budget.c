@@ -23,14 +23,19 @@ static void name_what_fits(const struct geometry *g, const struct budget_request
                            char *out, size_t room)
 {
     const int64_t length = (geometry_blocks_in(g, r->bytes, r->slots) - 1) * g->options.block_tokens;
-    int64_t slots = r->slots - 1;
+    int64_t slots = 0, more = r->slots - 1;
     int used = snprintf(out, room, "--kv-ram-bytes %lld would do", (long long)least);
     if (length > 0) {
         snprintf(out + used, room - (size_t)used, ", or --max-model-len %lld", (long long)length);
         return;
     }
-    while (slots > 0 && pool_bytes(g, wanted_blocks + 1, slots) > r->bytes)
-        slots--;
+    while (slots < more) { /* the size grows with the slots */
+        const int64_t middle = slots + (more - slots + 1) / 2;
+        if (pool_bytes(g, wanted_blocks + 1, middle) <= r->bytes)
+            slots = middle;
+        else
+            more = middle - 1;
+    }
     if (slots > 0)
         snprintf(out + used, room - (size_t)used, ", or --max-num-seqs %lld", (long long)slots);
 }

@@ -282,6 +282,8 @@ static void make_locks(struct qr_engine *engine)
 qr_status qr_engine_create(qr_model *model, const qr_engine_options *options, qr_engine **out, qr_error *err)
 {
     struct engine_size size;
+    if (!out || !model)
+        return qr_fail(err, QR_BAD_ARGUMENT, "an engine wants a model and a place: %s is NULL", out ? "model" : "out");
     *out = NULL;
     const struct engine_place place = {.device = model->device, .threads = model->threads, .checkpoint = model->checkpoint};
     qr_status st = engine_size(&model->plan, (int64_t)checkpoint_bytes(model->checkpoint), &place, options, &size, err);

@@ -246,7 +246,7 @@ cleanup:
 
 qr_status qr_model_open(const char *dir, const qr_model_options *options, qr_model **out, qr_error *err)
 {
-    return model_open_parts(dir, options, true, out, err);
+    return out ? model_open_parts(dir, options, true, out, err) : qr_fail(err, QR_BAD_ARGUMENT, "a model has no place: out is NULL");
 }
 
 void qr_model_close(qr_model *model)

@@ -80,8 +80,9 @@ static qr_status take_json(qr_session *s, const char *json, size_t length, const
 {
     struct json_document *document;
     qr_status st = check_idle(s, err);
-    if (st == QR_OK)
-        st = json_parse(json, length, name, false, &document, err);
+    qr_error wrong;
+    if (st == QR_OK && (st = json_parse(json, length, name, false, &document, &wrong)) != QR_OK)
+        return qr_fail(err, st == QR_BAD_FILE ? QR_BAD_REQUEST : st, "%s", wrong.message); /* there is no file */
     if (st != QR_OK)
         return st;
     st = take(&s->conversation, json_root(document), err);

@@ -54,9 +54,8 @@ static qr_status read_config(struct tokenizer *tok, const struct tok_source *sou
 {
     struct json_document *doc = NULL;
     if (source->config) {
-        qr_status st = json_parse(source->config, source->config_size, "tokenizer_config.json", false, &doc, err);
-        if (st != QR_OK)
-            return qr_fail_in(err, st, "%s", source->name);
+        const char *name = source->config_name ? source->config_name : "tokenizer_config.json";
+        TRY(json_parse(source->config, source->config_size, name, false, &doc, err));
     }
     const struct json *config = doc ? json_root(doc) : NULL;
     tok->bos = named_token(tok, config, "bos_token", "<｜begin▁of▁sentence｜>", source->name, log);
@@ -146,6 +145,7 @@ static qr_status open_folder(const char *dir, bool ids_only, const struct qr_log
         source.size = (size_t)file.size;
         source.name = path;
         source.config = config;
+        source.config_name = config_path;
         st = tok_load(&source, log, out, err);
     }
     qr_free(config);

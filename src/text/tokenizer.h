@@ -24,6 +24,7 @@ struct tok_source {
     const char *name;   /* quoted in messages */
     const char *config; /* tokenizer_config.json; NULL: the published names and no limit */
     size_t config_size;
+    const char *config_name; /* for messages; NULL: its name alone */
     enum split_engine engine;
     bool ids_only;
 };

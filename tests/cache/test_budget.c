@@ -77,6 +77,22 @@ static void what_does_not_fit_is_refused_with_the_bytes_missing(void **state)
     assert_int_equal(budget_fit(&g, &r, &b, &err), QR_BAD_ARGUMENT);
 }
 
+/* The number of requests that would do is found at once, however many were asked for. */
+static void a_number_of_requests_that_fits_is_named(void **state)
+{
+    (void)state;
+    struct geometry g = geometry_of(V41_FLASH);
+    struct pool_layout pool;
+    struct budget b;
+    qr_error err = {0};
+    assert_int_equal(geometry_pool(&g, 2, 7, &pool, NULL), QR_OK);
+    struct budget_request r = {pool.bytes + 1000, INT64_C(1) << 40, 0, 1 << 20};
+    assert_int_equal(budget_fit(&g, &r, &b, &err), QR_REFUSED);
+    assert_non_null(strstr(err.message, ", or --max-num-seqs 7"));
+    r.slots = 7;
+    assert_int_equal(budget_fit(&g, &r, &b, &err), QR_OK);
+}
+
 static void requests_are_bound_by_slots_or_by_blocks(void **state)
 {
     (void)state;
@@ -106,6 +122,7 @@ int main(void)
         cmocka_unit_test(the_plan_of_the_pools_is_the_pools_size),
         cmocka_unit_test(without_a_length_one_request_gets_what_fits),
         cmocka_unit_test(what_does_not_fit_is_refused_with_the_bytes_missing),
+        cmocka_unit_test(a_number_of_requests_that_fits_is_named),
         cmocka_unit_test(requests_are_bound_by_slots_or_by_blocks),
         cmocka_unit_test(the_default_is_half_of_what_the_weights_leave),
     };

@@ -244,6 +244,8 @@ static void what_is_refused_leaves_the_conversation(void **state)
         assert_string_equal(after.data, before.data);
         qr_text_free(&after);
     }
+    assert_int_equal(qr_session_append(s, NULL, 0, &err), QR_BAD_REQUEST);
+    assert_int_equal(qr_session_set(s, "[", 1, &err), QR_BAD_REQUEST);
     assert_int_not_equal(qr_session_append(s, "[]", 2, &err), QR_OK);
     assert_int_not_equal(qr_session_set(s, "{\"messages\":[]}", 15, &err), QR_OK);
     assert_int_equal(qr_session_set_system(s, "\xff", &err), QR_BAD_REQUEST);
