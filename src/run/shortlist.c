@@ -57,14 +57,21 @@ struct entries {
     struct entry at[MOST];
 };
 
+static bool holds(const struct id_list *list, int32_t id)
+{
+    for (int32_t i = 0; i < list->count; i++)
+        if (list->ids[i] == id)
+            return true;
+    return false;
+}
+
 static bool is_banned(const struct sampling_row *row, int32_t id)
 {
     if (row->allowed && !(row->allowed[id >> 5] >> (id & 31) & 1))
         return true;
     for (int32_t l = 0; l < row->banned_lists; l++)
-        for (int32_t i = 0; i < row->banned[l].count; i++)
-            if (row->banned[l].ids[i] == id)
-                return true;
+        if (holds(&row->banned[l], id))
+            return true;
     return false;
 }
 
@@ -214,14 +221,6 @@ enum { MOST_OTHERS = 4 };
 struct others {
     int32_t ids[MOST_OTHERS], count;
 };
-
-static bool holds(const struct id_list *list, int32_t id)
-{
-    for (int32_t i = 0; i < list->count; i++)
-        if (list->ids[i] == id)
-            return true;
-    return false;
-}
 
 /* False: not all of what `mass` left out is banned, or more than a few ids beside it are. */
 static bool find_others(const struct sampling_row *row, const struct id_list *left_out, struct others *out)

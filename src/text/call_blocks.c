@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include "base/alloc.h"
+#include "text/schema.h"
 
 enum { PLACES = 4096, MOST_BLOCK = 256 << 10 };
 
@@ -120,51 +121,13 @@ qr_status call_blocks_keep(struct qr_call_blocks *b, const qr_kept_call *calls, 
 
 /* ---- what is brought back ---- */
 
-static bool same_text(const struct json *a, const struct json *b)
-{
-    return a->length == b->length && memcmp(a->text, b->text, a->length) == 0;
-}
-
-static bool same_json(const struct json *a, const struct json *b);
-
-/* Members in any order; the values of a list in theirs. */
-static bool same_children(const struct json *a, const struct json *b)
-{
-    const struct json *other = b->child;
-    if (a->count != b->count)
-        return false;
-    for (const struct json *c = a->child; c; c = c->next, other = other->next)
-        if (!same_json(c, a->kind == JSON_OBJECT ? json_get(b, c->key) : other))
-            return false;
-    return true;
-}
-
-static bool same_json(const struct json *a, const struct json *b)
-{
-    if (!b || a->kind != b->kind)
-        return false;
-    switch (a->kind) {
-    case JSON_NULL:
-        return true;
-    case JSON_BOOL:
-        return a->boolean == b->boolean;
-    case JSON_NUMBER:
-    case JSON_STRING:
-        return same_text(a, b);
-    case JSON_ARRAY:
-    case JSON_OBJECT:
-        return same_children(a, b);
-    }
-    return false;
-}
-
 static bool same_arguments(const char *kept, const struct json *given)
 {
     struct json_document *document;
     qr_error err;
     if (!given || json_parse(kept, strlen(kept), "arguments", false, &document, &err) != QR_OK)
         return false;
-    const bool same = same_json(json_root(document), given);
+    const bool same = schema_same_value(json_root(document), given);
     json_close(document);
     return same;
 }
