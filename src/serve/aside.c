@@ -22,8 +22,7 @@ struct aside {
 static void refuse_at_end(struct exchange *x)
 {
     struct refusal refusal = {0};
-    refuse(&refusal, 503, NULL, NULL, "the server is shutting down");
-    refusal.retry_after = 5;
+    refuse_ending(&refusal);
     x->handled = exchange_refuse(x, &refusal);
 }
 

@@ -155,7 +155,7 @@ qr_status choice_take(struct choice *c, const qr_event *e, qr_error *err)
         return e->error->status;
     }
     if (e->finish == QR_FINISH_CANCELLED)
-        return qr_fail(err, QR_CANCELLED, "the server is shutting down");
+        return qr_fail(err, QR_CANCELLED, SHUTS_DOWN);
     if (e->prompt_count && c->job->dialect->prompt)
         c->job->dialect->prompt(c->job, c, e);
     if (e->token >= 0)

@@ -54,6 +54,13 @@ bool refuse_for(struct refusal *out, qr_status st, const qr_error *err, const qr
     return false;
 }
 
+bool refuse_ending(struct refusal *out)
+{
+    refuse(out, 503, NULL, NULL, SHUTS_DOWN);
+    out->retry_after = 5;
+    return false;
+}
+
 bool refuse_member(struct refusal *out, qr_status st, const qr_error *err)
 {
     char param[sizeof out->param] = "";

@@ -23,6 +23,9 @@ bool refuse(struct refusal *out, int status, const char *code, const char *param
     __attribute__((format(printf, 5, 6)));
 /* The same from what the library said. `issue` may be NULL. */
 bool refuse_for(struct refusal *out, qr_status st, const qr_error *err, const qr_issue *issue);
+/* 503: the server ends; and its sentence. */
+#define SHUTS_DOWN "the server is shutting down"
+bool refuse_ending(struct refusal *out);
 /* From what serve/members.h said: "member: sentence". */
 bool refuse_member(struct refusal *out, qr_status st, const qr_error *err);
 

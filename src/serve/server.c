@@ -169,10 +169,8 @@ static enum MHD_Result answer(struct exchange *x)
         return exchange_refuse(x, &x->refused);
     if (x->too_large)
         refuse(&refusal, 413, NULL, NULL, "the request's body has more than %d bytes", MOST_BODY);
-    else if (atomic_load(&x->server->draining) && strcmp(x->route->method, "POST") == 0) {
-        refuse(&refusal, 503, NULL, NULL, "the server is shutting down");
-        refusal.retry_after = 5;
-    }
+    else if (atomic_load(&x->server->draining) && strcmp(x->route->method, "POST") == 0)
+        refuse_ending(&refusal);
     else if (!server_is_loaded(x->server) && x->route->door != DOOR_WELL) {
         refuse(&refusal, 503, "loading", NULL, "the model is being loaded");
         refusal.retry_after = 5;
@@ -392,7 +390,7 @@ void server_close(struct server *s)
     if (s->aside)
         aside_end(s->aside);
     if (server_is_loaded(s)) {
-        keeper_abort_all(s->keeper, "the server is shutting down");
+        keeper_abort_all(s->keeper, SHUTS_DOWN);
         wait_for_answers(s, LAST_WORDS, true);
     }
     if (s->daemon)

@@ -10,8 +10,6 @@
 #include "base/status.h"
 #include "serve/server.h"
 
-#define SHUTS_DOWN "the server is shutting down"
-
 struct change {
     struct change *next;
     struct sleeper *sleeper;
@@ -195,8 +193,7 @@ enum MHD_Result sleeper_change(struct sleeper *s, struct exchange *x, unsigned t
     if (taken)
         return MHD_YES;
     qr_free(c);
-    refuse(&refusal, 503, NULL, NULL, SHUTS_DOWN);
-    refusal.retry_after = 5;
+    refuse_ending(&refusal);
     return exchange_refuse(x, &refusal);
 }
 
