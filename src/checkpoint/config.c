@@ -87,9 +87,11 @@ void config_rope(struct config_reader *r, struct qr_config *out)
     out->rope_factor = value[0];
     out->rope_beta_fast = value[1];
     out->rope_beta_slow = value[2];
-    out->rope_original_positions = (int32_t)value[3];
-    if (value[3] != out->rope_original_positions)
-        config_problem(r, NULL, "rope_scaling.original_max_position_embeddings is %g, wanted an integer", value[3]);
+    if (value[3] > 0 && value[3] <= POSITION_LIMIT) {
+        out->rope_original_positions = (int32_t)value[3];
+        if (value[3] != out->rope_original_positions)
+            config_problem(r, NULL, "rope_scaling.original_max_position_embeddings is %g, wanted an integer", value[3]);
+    }
     config_double(r, "rope_theta", NULL, 1.0000001, 1e18, &out->rope_theta);
     config_double(r, "compress_rope_theta", NULL, 1.0000001, 1e18, &out->compress_rope_theta);
 }

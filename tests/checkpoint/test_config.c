@@ -114,6 +114,10 @@ static void values_that_no_arithmetic_can_use_are_refused(void **state)
         {"\"rms_norm_eps\": 1e-06", "\"rms_norm_eps\": 1", "rms_norm_eps is 1, wanted"},
         {"\"max_position_embeddings\": 1048576", "\"max_position_embeddings\": 100",
          "sliding_window is 128, wanted at most max_position_embeddings 100"},
+        {"\"original_max_position_embeddings\": 65536", "\"original_max_position_embeddings\": 6.5e129",
+         "rope_scaling.original_max_position_embeddings is 6.5e129, wanted a positive number"},
+        {"\"original_max_position_embeddings\": 65536", "\"original_max_position_embeddings\": 65536.5",
+         "rope_scaling.original_max_position_embeddings is 65536.5, wanted an integer"},
         {"\"beta_fast\": 32", "\"beta_fast\": 1", "rope_scaling.beta_fast is 1, wanted more than beta_slow 1"},
     };
     char *v4 = text_of("tests/data/config/v4-flash.json");
