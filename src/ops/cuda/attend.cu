@@ -36,7 +36,7 @@ static size_t score_bytes(const struct attending *a)
 static __global__ void __launch_bounds__(THREADS) score_kernel(const __grid_constant__ struct attending a)
 {
     await_earlier();
-    extern __shared__ __align__(16) uint8_t score_memory[];
+    LAUNCHED_SHARED(uint8_t, score_memory, 16);
     struct score_shelf &sh = *(struct score_shelf *)(void *)score_memory;
     const struct op_attend &op = a.op;
     const int pieces = (a.slots + PIECE - 1) / PIECE, block = blockIdx.x / pieces, from = blockIdx.x % pieces * PIECE;
@@ -208,7 +208,7 @@ static __global__ void __launch_bounds__(value_threads<TILES>(), 1)
     value_kernel(const __grid_constant__ struct attending a, const __grid_constant__ struct rope_view rope)
 {
     await_earlier();
-    extern __shared__ __align__(16) uint8_t value_memory[];
+    LAUNCHED_SHARED(uint8_t, value_memory, 16);
     const struct op_attend &op = a.op;
     const int first_channel = blockIdx.x * CHANNELS, first_head = blockIdx.y * HEADS, p_pitch = a.slots + 8;
     const int lane = lane_of(), warp = warp_of(), group = lane / 4, column = lane % 4;

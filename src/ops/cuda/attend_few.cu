@@ -5,19 +5,6 @@
 
 enum { THREADS = 256, HEADS = 16 };
 
-static __device__ inline void load_fragments(uint32_t out[4], uint32_t at)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
-                 : "r"(at));
-}
-static __device__ inline void load_turned(uint32_t out[4], uint32_t at)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
-                 : "r"(at));
-}
-
 /* ---- scores ---- */
 
 enum { PIECE = 32, PIECES = UNIT_KEYS / PIECE, PITCH = UNIT_DIM + 8 };
@@ -39,7 +26,7 @@ static __device__ inline float4 *scores_of(const struct attending &a, int row, i
 static __global__ void __launch_bounds__(THREADS) few_scores(const __grid_constant__ struct attending a)
 {
     await_earlier();
-    extern __shared__ __align__(16) uint8_t score_memory[];
+    LAUNCHED_SHARED(uint8_t, score_memory, 16);
     struct score_shelf &sh = *(struct score_shelf *)(void *)score_memory;
     const struct op_attend &op = a.op;
     const int block = blockIdx.x / PIECES, from = blockIdx.x % PIECES * PIECE, first_head = blockIdx.y * HEADS;
@@ -158,7 +145,7 @@ static __global__ void __launch_bounds__(VALUE_THREADS, 1)
     few_values(const __grid_constant__ struct attending a, const __grid_constant__ struct rope_view rope)
 {
     await_earlier();
-    extern __shared__ __align__(16) uint8_t value_memory[];
+    LAUNCHED_SHARED(uint8_t, value_memory, 16);
     struct value_shelf &sh = *(struct value_shelf *)(void *)value_memory;
     const struct op_attend &op = a.op;
     const int channel = blockIdx.x * CHANNELS, first_head = blockIdx.y * HEADS, lane = lane_of(), warp = warp_of();

@@ -36,14 +36,6 @@ static __device__ inline float half_sum(const float p[8])
 /* exp(s - largest), 0 in an empty slot, whose score is -inf. */
 static __device__ inline float worth(float s, float largest) { return expf(s - largest); }
 
-/* Two as bf16, the first in the lower half. */
-static __device__ inline uint32_t pack_pair(float low, float high)
-{
-    uint32_t y;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
-    return y;
-}
-
 /* What sums are divided by: the sink adds to the denominator alone. Its inverse, so that no key at all (infinitely much)
  * gives 0. */
 static __device__ inline float inverse_of(float denominator, float sink, float largest)

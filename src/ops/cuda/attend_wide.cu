@@ -26,31 +26,6 @@ enum { ATTEND_BYTES = SHELF_AT + sizeof(struct wide_shelf) + 1024 };
 /* The low word of a descriptor, `stride` bytes from one 64 columns to the next where columns are not what is summed. */
 static __device__ inline uint32_t operand_at(uint32_t at, uint32_t stride) { return at >> 4 | stride >> 4 << 16; }
 
-/* s (+)= 64 heads, 16 channels, 64 keys. */
-static __device__ inline void multiply_scores(float (&d)[32], uint32_t heads, uint32_t keys, bool add)
-{
-    asm volatile("{\n.reg .pred add;\n.reg .b64 a, b;\nsetp.ne.b32 add, %35, 0;\nmov.b64 a, {%32, %34};\nmov.b64 b, {%33, %34};\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, a, b, add, 1, 1, 0, 0;\n}"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-                 : "r"(heads), "r"(keys), "n"((int)ROWS_HIGH), "r"((int)add));
-}
-
-/* o += 64 heads, 16 keys, 128 channels. */
-static __device__ inline void multiply_values(float (&d)[64], uint32_t p, uint32_t keys)
-{
-    asm volatile("{\n.reg .b64 a, b;\nmov.b64 a, {%64, %66};\nmov.b64 b, {%65, %66};\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, a, b, 1, 1, 1, 0, 1;\n}"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-                 : "r"(p), "r"(keys), "n"((int)ROWS_HIGH));
-}
-
-template <int N> static __device__ inline void settle(float (&d)[N])
-{
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        asm volatile("" : "+f"(d[i])::"memory");
-}
-
 /* ---- what the threads of a block share ---- */
 
 struct wide_row {
@@ -298,7 +273,7 @@ static __device__ inline void sum_row(const struct wide_row &r, const struct rop
 
 static __device__ inline void attend_row(const struct attending &a, const struct rope_view &rope)
 {
-    extern __shared__ __align__(1024) uint8_t attend_memory[];
+    LAUNCHED_SHARED(uint8_t, attend_memory, 1024);
     const uint32_t start = shared_address(attend_memory), skip = (1024 - start % 1024) % 1024;
     uint8_t *base = attend_memory + skip;
     struct wide_shelf &sh = *(struct wide_shelf *)(void *)(base + SHELF_AT);
@@ -315,10 +290,10 @@ static __device__ inline void attend_row(const struct attending &a, const struct
     const struct wide_row r = {a, base, start + skip, sh, row, (int)blockIdx.y * HEADS, blocks};
     __syncthreads();
     if (threadIdx.x >= SUMMED) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+        give_registers<56>();
         bring_keys(r, list, (int)threadIdx.x - SUMMED);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+        take_registers<224>();
         sum_row(r, rope);
     }
 }

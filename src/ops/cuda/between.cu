@@ -147,7 +147,7 @@ static __global__ void __launch_bounds__(DOT_THREADS)
 static __global__ void __launch_bounds__(ROW_THREADS) collapse_kernel(struct op_collapse op)
 {
     await_earlier();
-    extern __shared__ float u[];
+    LAUNCHED_SHARED(float, u, 4);
     int64_t row = row_at(op.rows, blockIdx.x);
     int m = op.x.count, d = op.x.hidden;
     const float *pre = op.pre + row * m;
@@ -248,7 +248,7 @@ static __device__ float expanded(const struct between &a, int64_t row, int strea
 template <bool BF16>
 static __global__ void __launch_bounds__(PASS_THREADS, 2) between_kernel(const __grid_constant__ struct between a)
 {
-    extern __shared__ __align__(16) float u[];
+    LAUNCHED_SHARED(float, u, 16);
     __shared__ __align__(16) float x[FOUR][PART];
     __shared__ float mix[MOST_DOTS], pre[FOUR];
     __shared__ double part[WORKER_WARPS];

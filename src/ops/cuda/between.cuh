@@ -98,7 +98,7 @@ struct between {
     uint32_t *arrived;       /* [rows] */
 };
 
-static __device__ void workers_sync() { asm volatile("bar.sync 1, %0;" ::"n"((int)WORKERS) : "memory"); }
+static __device__ void workers_sync() { meet<1, WORKERS>(); }
 
 static __device__ float4 bf16_four(uint2 v)
 {

@@ -117,7 +117,7 @@ template <bool BF16>
 static __global__ void __launch_bounds__(STRIP_THREADS, 1) strip_kernel(const __grid_constant__ struct between a, int32_t each)
 {
     enum { ROW_THREADS = STRIP_THREADS / TOGETHER, LANES = WARP / (TOGETHER * DOTS_EACH) };
-    extern __shared__ __align__(16) uint8_t strip_memory[];
+    LAUNCHED_SHARED(uint8_t, strip_memory, 16);
     struct strip_shelf<BF16> &sh = *(struct strip_shelf<BF16> *)(void *)strip_memory;
     const int lane = lane_of(), warp = warp_of(), dots = a.outputs + 1, h = threadIdx.x / ROW_THREADS, own = threadIdx.x % ROW_THREADS;
     const int64_t all = (int64_t)FOUR * a.x.hidden, column = (int64_t)blockIdx.x * PART;
@@ -215,7 +215,7 @@ static __global__ void __launch_bounds__(STRIP_THREADS, 1) strip_kernel(const __
 template <bool BF16>
 static __global__ void __launch_bounds__(PASS_THREADS, 2) finish_kernel(const __grid_constant__ struct between a, int32_t parts)
 {
-    extern __shared__ __align__(16) float u[];
+    LAUNCHED_SHARED(float, u, 16);
     __shared__ float mix[MOST_DOTS], pre[FOUR];
     __shared__ double part[WORKER_WARPS];
     await_earlier();

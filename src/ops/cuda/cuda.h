@@ -109,8 +109,6 @@ static inline struct cuda_backend *cuda_of(struct backend *b) { return (struct c
 qr_status cuda_check(cudaError_t status, const char *what, qr_error *err);
 /* Makes the backend's device that of the calling thread. */
 qr_status cuda_enter(const struct cuda_backend *cuda, qr_error *err);
-/* After a launch: whether the kernel started. */
-qr_status cuda_started(const char *operator_name, qr_error *err);
 
 /* Counts bytes that are taken (or, negative, given back); QR_NO_MEMORY, naming both, beyond what may be held. */
 qr_status cuda_hold(struct cuda_backend *cuda, int64_t bytes, qr_error *err);

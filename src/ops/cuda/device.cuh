@@ -4,9 +4,7 @@
 #define QR_OPS_CUDA_DEVICE_CUH
 
 #include "ops/cuda/cuda.h"
-
-enum { WARP = 32 };
-#define ALL_LANES 0xFFFFFFFFu
+#include "ops/cuda/ptx.cuh"
 
 static __device__ inline void report_trouble(int32_t *where, enum trouble code, int32_t number)
 {
@@ -131,27 +129,7 @@ static __host__ __device__ inline bool act_is_float(const struct activation &a)
     return a.format == ACT_BF16 || a.format == ACT_F32;
 }
 
-/* Loads that no store of the kernel stands in the way of, so that several are in flight, past the multiprocessor's own
- * cache, which before await_earlier may still hold an earlier step's. What they load this kernel writes only behind
- * them. */
-static __device__ inline int32_t fresh(const int32_t *p)
-{
-    int32_t x;
-    asm volatile("ld.global.cg.s32 %0, [%1];" : "=r"(x) : "l"(p));
-    return x;
-}
-static __device__ inline float fresh(const float *p)
-{
-    float x;
-    asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(p));
-    return x;
-}
-static __device__ inline float fresh_bf16(const uint16_t *p)
-{
-    uint16_t x;
-    asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(x) : "l"(p));
-    return bf16_value(x);
-}
+static __device__ inline float fresh_bf16(const uint16_t *p) { return bf16_value(fresh(p)); }
 
 static __device__ inline float act_value(const struct activation &a, int64_t row, int64_t column)
 {
@@ -200,24 +178,6 @@ static __device__ inline void store_4(uint16_t *out, float4 x)
 }
 
 static inline bool is_wide(const void *data) { return (uintptr_t)data % 16 == 0; }
-
-/* ---- copies into shared memory ---- */
-
-static __device__ inline uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-
-static __device__ inline void copy_16(uint32_t to, const void *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
-}
-static __device__ inline void copy_4(uint32_t to, const void *from)
-{
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from));
-}
-static __device__ inline void close_stage() { asm volatile("cp.async.commit_group;"); }
-template <int OPEN> static __device__ inline void await_stages()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(OPEN));
-}
 
 /* ---- a block of threads ---- */
 
@@ -322,30 +282,6 @@ static __device__ inline void quantize_row(const struct activation &a, int64_t r
                                            int n, float factor)
 {
     quantize_blocks(a, row, column, x, n, factor, warp_of(), warps_of());
-}
-
-/* c += A B in binary64 for 16 rows, 8 columns and 16 terms. Lane 4 g + t brings a: row g and b: row g + 8 of A, x:
- * column g of B, each at its terms 4 t .. 4 t + 3 (any four, the same for all three); it keeps columns 2 t and 2 t + 1
- * of row g (c[0], c[1]) and row g + 8. */
-static __device__ inline void mma_f64(double c[4], const double a[4], const double b[4], const double x[4])
-{
-#if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1000
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7,%8,%9,%10,%11}, "
-                 "{%12,%13,%14,%15}, {%0,%1,%2,%3};"
-                 : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
-                 : "d"(a[0]), "d"(b[0]), "d"(a[1]), "d"(b[1]), "d"(a[2]), "d"(b[2]), "d"(a[3]), "d"(b[3]), "d"(x[0]),
-                   "d"(x[1]), "d"(x[2]), "d"(x[3]));
-#else
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
-                     : "+d"(c[0]), "+d"(c[1])
-                     : "d"(a[i]), "d"(x[i]));
-        asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
-                     : "+d"(c[2]), "+d"(c[3])
-                     : "d"(b[i]), "d"(x[i]));
-    }
-#endif
 }
 
 /* ---- rotation ---- */
@@ -473,23 +409,6 @@ static __device__ inline float container_value(enum row_format format, const str
 }
 
 /* ---- starting kernels ---- */
-
-/* Every kernel begins with this, or does before it only what needs no earlier kernel: where the device can, a kernel is
- * started while the one before it ends, and waits here until that is done; then the next may be started. */
-static __device__ inline void await_earlier(void)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-/* The same of a kernel that lets the next one start when it has ended itself. */
-static __device__ inline void await_alone(void)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
 
 /* Lets a kernel have `bytes` of dynamic shared memory; asked of the driver once, for all it can have. */
 static inline cudaError_t allow_shared(struct cuda_backend *cuda, const void *kernel, size_t bytes)

@@ -10,7 +10,7 @@ enum { THREADS = 256, WARPS = THREADS / WARP };
 static __global__ void index_query_kernel(struct op_index_query op, struct step step, struct rope_view rope)
 {
     await_earlier();
-    extern __shared__ double shared[];
+    LAUNCHED_SHARED(double, shared, 8);
     __shared__ float table[2 * MAX_ROPE_PAIRS];
     int64_t row = row_at(op.rows, blockIdx.x);
     int h = blockIdx.y * WARPS + warp_of(), n = op.dim;
@@ -173,7 +173,7 @@ static __device__ uint4 index_channels(enum row_format format, const struct row_
 static __global__ void score_kernel(struct scoring s)
 {
     await_earlier();
-    extern __shared__ __align__(16) uint16_t shared_q[];
+    LAUNCHED_SHARED(uint16_t, shared_q, 16);
     const struct op_index_select &op = s.op;
     int pitch = s.dim + 8, group = lane_of() / 4, pair = lane_of() % 4 * 2;
     float *w = (float *)(void *)(shared_q + s.heads * pitch), *sigma = w + s.heads;
@@ -313,7 +313,7 @@ struct ordered_scores {
 
 static __device__ struct ordered_scores hold_scores(const float *scores, int n)
 {
-    extern __shared__ __align__(8) uint32_t held_scores[];
+    LAUNCHED_SHARED(uint32_t, held_scores, 8);
 #pragma unroll 4
     for (int i = threadIdx.x; i < n && i < MOST_HELD; i += SELECT_THREADS)
         held_scores[i] = order_of(fresh(scores + i));

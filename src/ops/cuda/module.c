@@ -17,11 +17,6 @@ qr_status cuda_check(cudaError_t status, const char *what, qr_error *err)
                    cudaGetErrorString(status));
 }
 
-qr_status cuda_started(const char *operator_name, qr_error *err)
-{
-    return cuda_check(cudaGetLastError(), operator_name, err);
-}
-
 qr_status cuda_enter(const struct cuda_backend *cuda, qr_error *err)
 {
     return cuda_check(cudaSetDevice(cuda->ordinal), "device", err);

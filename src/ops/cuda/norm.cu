@@ -23,7 +23,7 @@ static __global__ void norm_kernel(struct op_norm op, int32_t n)
     for (int i = 0; i < HELD; i++)
         first_weights[i] = (int)threadIdx.x + i * THREADS < n ? norm_weight(op, threadIdx.x + i * THREADS) : 0.0f;
     await_earlier();
-    extern __shared__ float x[];
+    LAUNCHED_SHARED(float, x, 4);
     int64_t row = row_at(op.rows, blockIdx.x), first = (int64_t)blockIdx.y * n;
 
 #pragma unroll 8
@@ -63,7 +63,7 @@ qr_status cuda_norm(struct backend *b, const struct op_norm *op, qr_error *err)
 static __global__ void quantize_kernel(struct op_quantize op, int32_t piece)
 {
     await_earlier();
-    extern __shared__ float x[];
+    LAUNCHED_SHARED(float, x, 4);
     int64_t row = row_at(op.rows, blockIdx.x), first = (int64_t)blockIdx.y * piece;
     int n = op.in.cols - first < piece ? (int)(op.in.cols - first) : piece;
 #pragma unroll 8

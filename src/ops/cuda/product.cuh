@@ -54,14 +54,6 @@ static inline int64_t row_width(const struct weight *w)
 
 /* ---- codes to bf16 ---- */
 
-/* a * b for pairs of bf16. */
-static __device__ inline uint32_t multiply_pair(uint32_t a, uint32_t b)
-{
-    uint32_t y;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(0x80008000u));
-    return y;
-}
-
 /* The factor that turns placed codes into values is 2^120 (E4M3) or 2^126 (E2M1) times the scale. Where it fits,
  * weights hold its exponent byte in place of the scale; a weight with larger scales holds those, and takes two factors.
  */
@@ -109,23 +101,6 @@ static __device__ inline void place_e2m1(uint32_t a, uint32_t b, uint32_t out_a[
     out_b[3] = both << 4 & here;
 }
 
-static __device__ inline void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                                  uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                 "{%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-static __device__ inline void mma_int8(int32_t c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                                       uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
 static __device__ inline uint4 load_16(const void *p) { return __ldg((const uint4 *)p); }
 
 /* A value of an FP8 weight. */
@@ -160,27 +135,6 @@ static __device__ inline const int8_t *packed_int8_at(const struct weight_view &
 }
 
 /* ---- the ring ---- */
-
-static __device__ inline uint4 shared_16(uint32_t at)
-{
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
-    return v;
-}
-static __device__ inline uint32_t shared_4(uint32_t at)
-{
-    uint32_t v;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
-    return v;
-}
-
-/* A number that the compiler keeps instead of making it again. */
-static __device__ inline int kept(int x)
-{
-    int y;
-    asm volatile("mov.b32 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-}
 
 /* The range of K of split s, in blocks of 32 columns. */
 template <int FORMAT> static __device__ inline void split_of(const struct weight_view &w, int s, int *from, int *to)
@@ -437,7 +391,7 @@ static __device__ inline void stream_tiles(const Work &work)
 {
     enum { STAGES = blocks<FORMAT>::STAGES, SLOT = blocks<FORMAT>::SLOT };
     enum { KIND = FORMAT == WEIGHT_INT8 ? ROW_OF_INT8 : Q8 ? ROW_OF_Q8 : ROW_OF_BF16 };
-    extern __shared__ __align__(16) uint8_t product_memory[];
+    LAUNCHED_SHARED(uint8_t, product_memory, 16);
     struct tile_sums<TOKENS> *sums = (struct tile_sums<TOKENS> *)(void *)(product_memory + ring_bytes<FORMAT>());
     const int lane = kept(lane_of()), units = work.units(), group = lane / 4;
     enum { SEVERAL = FORMAT == WEIGHT_INT8 && LARGE };

@@ -41,7 +41,7 @@ static __device__ void norm_bf16_chain(float *q, int n, float eps)
 static __global__ void query_kernel(struct op_query op, struct step step, struct rope_view rope)
 {
     await_earlier();
-    extern __shared__ float heads[];
+    LAUNCHED_SHARED(float, heads, 4);
     __shared__ float table[2 * MAX_ROPE_PAIRS];
     int64_t row = row_at(op.rows, blockIdx.x);
     int h = blockIdx.y * WARPS + warp_of(), n = op.head_dim;
@@ -86,7 +86,7 @@ qr_status cuda_query(struct backend *b, const struct op_query *op, qr_error *err
 static __global__ void unrotate_kernel(struct op_unrotate op, struct step step, struct rope_view rope)
 {
     await_earlier();
-    extern __shared__ float heads[];
+    LAUNCHED_SHARED(float, heads, 4);
     __shared__ float table[2 * MAX_ROPE_PAIRS];
     int64_t row = row_at(op.rows, blockIdx.x);
     int h = blockIdx.y * WARPS + warp_of(), n = op.head_dim;
@@ -146,7 +146,7 @@ static __device__ void key_grid(const struct op_window_key &op, int64_t row, flo
 static __global__ void window_key_kernel(struct op_window_key op, struct step step, struct rope_view rope)
 {
     await_earlier();
-    extern __shared__ float x[];
+    LAUNCHED_SHARED(float, x, 4);
     __shared__ float table[2 * MAX_ROPE_PAIRS];
     int64_t row = row_at(op.rows, blockIdx.x);
     int n = op.in.cols;

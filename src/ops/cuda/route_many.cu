@@ -29,7 +29,7 @@ static __device__ inline int64_t row_of(const struct many &m, int64_t i)
 static __global__ void __launch_bounds__(MANY_THREADS, 2) many_scores(const __grid_constant__ struct many m)
 {
     await_earlier();
-    extern __shared__ __align__(16) uint8_t chunk_memory[];
+    LAUNCHED_SHARED(uint8_t, chunk_memory, 16);
     struct chunk *chunks = (struct chunk *)(void *)chunk_memory;
     const struct op_route &op = m.op;
     const int n = op.x.cols, lane = lane_of(), warp = warp_of(), steps = n / STRIDE;

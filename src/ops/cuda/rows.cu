@@ -198,7 +198,7 @@ static __device__ void store_row(const struct op_row_write &op, float *x, int n,
 static __global__ void row_write_kernel(struct op_row_write op, struct step step, struct rope_view rope)
 {
     await_earlier();
-    extern __shared__ double shared[];
+    LAUNCHED_SHARED(double, shared, 8);
     __shared__ float table[2 * MAX_ROPE_PAIRS];
     int64_t row = row_at(op.rows, blockIdx.x), position = step.positions[row];
     int n = op.in.cols;

@@ -208,6 +208,9 @@ qr_status cuda_shortlist(struct backend *b, const struct op_shortlist *op, qr_er
     if (op->rows == 0)
         return QR_OK;
     TRY(cuda_enter(cuda_of(b), err));
-    shortlist_kernel<<<dim3((unsigned)op->rows, SHORTLIST_PARTS), THREADS, 0, cuda_of(b)->stream>>>(*op, shortlist_part_size(op->vocab));
-    return cuda_started("shortlist", err);
+    cudaLaunchConfig_t launch = {};
+    launch.gridDim = dim3((unsigned)op->rows, SHORTLIST_PARTS);
+    launch.blockDim = dim3(THREADS);
+    launch.stream = cuda_of(b)->stream;
+    return cuda_check(cudaLaunchKernelEx(&launch, shortlist_kernel, *op, shortlist_part_size(op->vocab)), "shortlist", err);
 }

@@ -15,10 +15,7 @@
 #define QR_OPS_CUDA_WIDE_CUH
 
 #include "ops/cuda/product.cuh"
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define WGMMA_TARGET 1
-#endif
+#include "ops/cuda/wgmma.cuh"
 
 enum { WIDE_TILES = 4, WIDE_ROWS = WIDE_TILES * TILE_ROWS, STAGE_COLUMNS = 64, STAGE_ROW_BYTES = 2 * STAGE_COLUMNS };
 enum { INT8_COLUMNS = STAGE_ROW_BYTES }; /* of a stage of INT8 */
@@ -60,88 +57,6 @@ static __host__ __device__ inline int64_t unit_order(bool codes, int64_t c)
 
 #ifdef WGMMA_TARGET
 
-/* ---- barriers and copies in shared memory ---- */
-
-static __device__ inline void barrier_make(uint32_t at, uint32_t arrivals)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
-}
-static __device__ inline void barrier_arrive(uint32_t at)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
-}
-static __device__ inline void barrier_expect(uint32_t at, uint32_t bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
-}
-static __device__ inline void barrier_await(uint32_t at, uint32_t parity)
-{
-    asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@done bra over;\nbra again;\nover:\n}" ::"r"(at),
-                 "r"(parity)
-                 : "memory");
-}
-static __device__ inline void bulk_copy(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(barrier)
-                 : "memory");
-}
-/* What ordinary stores wrote, for the matrix unit to read. */
-static __device__ inline void show_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-/* Threads of a named barrier. */
-template <int NUMBER, int THREADS> static __device__ inline void meet()
-{
-    asm volatile("bar.sync %0, %1;" ::"n"(NUMBER), "n"(THREADS) : "memory");
-}
-
-/* ---- the matrix unit ---- */
-
-static __device__ inline void unit_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-static __device__ inline void unit_close() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-
-/* The low word of the descriptor of a tile of rows on 1024 bytes (`bytes` further on it is bytes / 16 more), and the
- * high one. */
-static __device__ inline uint32_t rows_at(uint32_t at) { return at >> 4 | 1u << 16; }
-enum { ROWS_HIGH = 1 << 30 | 1024 >> 4 };
-
-/* d (+)= a b for 64 rows of W, 16 columns and twice as many rows of activations as d has registers. */
-template <bool ADD> static __device__ inline void unit_multiply(float (&d)[16], const uint32_t *a, uint32_t rows)
-{
-    asm volatile("{\n.reg .pred add;\n.reg .b64 b;\nsetp.ne.b32 add, %22, 0;\nmov.b64 b, {%20, %21};\n"
-                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, b, add, 1, 1, 0;\n}"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(rows), "n"((int)ROWS_HIGH), "n"((int)ADD));
-}
-template <bool ADD> static __device__ inline void unit_multiply(float (&d)[32], const uint32_t *a, uint32_t rows)
-{
-    asm volatile("{\n.reg .pred add;\n.reg .b64 b;\nsetp.ne.b32 add, %38, 0;\nmov.b64 b, {%36, %37};\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, b, add, 1, 1, 0;\n}"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(rows), "n"((int)ROWS_HIGH), "n"((int)ADD));
-}
-template <bool ADD> static __device__ inline void unit_multiply(float (&d)[64], const uint32_t *a, uint32_t rows)
-{
-    asm volatile("{\n.reg .pred add;\n.reg .b64 b;\nsetp.ne.b32 add, %70, 0;\nmov.b64 b, {%68, %69};\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, {%64,%65,%66,%67}, b, add, 1, 1, 0;\n}"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(rows), "n"((int)ROWS_HIGH), "n"((int)ADD));
-}
-
-/* Waits until at most OPEN groups of instructions are under way. */
-template <int OPEN> static __device__ inline void unit_await()
-{
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(OPEN) : "memory");
-}
-/* Neither the sums nor the operands of a group are moved or taken for something else before it has been waited for. */
-template <int N> static __device__ inline void unit_settle(float (&d)[N], const uint32_t (&a)[8])
-{
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        asm volatile("" : "+f"(d[i])::"memory");
-    asm volatile("" ::"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(a[4]), "r"(a[5]), "r"(a[6]), "r"(a[7]));
-}
-
 /* ---- weights as operands ---- */
 
 /* What a lane holds of half m (16 rows) of a block of W as it is stored. */
@@ -160,16 +75,12 @@ template <int FORMAT> struct stored {
     {
         enum { FIRST = BLOCK * blocks<FORMAT>::BYTES };
         if constexpr (FORMAT == WEIGHT_FP4) {
-            asm volatile("ld.shared.v2.u32 {%0,%1}, [%2+%3];" : "=r"(word[0]), "=r"(word[1]) : "r"(at), "n"((int)FIRST));
-            uint16_t pair;
-            asm volatile("ld.shared.u16 %0, [%1+%2];" : "=h"(pair) : "r"(scales_at), "n"((int)FIRST));
-            scales = pair;
+            shared_8<FIRST>(at, word);
+            scales = shared_2<FIRST>(scales_at);
         } else {
 #pragma unroll
             for (int i = 0; i < WORDS / 4; i++)
-                asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4+%5];"
-                             : "=r"(word[4 * i]), "=r"(word[4 * i + 1]), "=r"(word[4 * i + 2]), "=r"(word[4 * i + 3])
-                             : "r"(at + (uint32_t)(i * 16 * WARP)), "n"((int)FIRST));
+                shared_16<FIRST>(at + (uint32_t)(i * 16 * WARP), word + 4 * i);
             scales = byte;
         }
     }
@@ -368,7 +279,8 @@ template <int FORMAT, int TOKENS> struct wide_sums {
     template <int OPEN> __device__ void add(int h, int from, const uint32_t (&a)[8])
     {
         unit_await<OPEN>();
-        unit_settle(part[from], a);
+        settle(part[from]);
+        hold_operands(a);
 #pragma unroll
         for (int i = 0; i < EACH; i++)
             acc[h][i] += part[from][i];
@@ -453,7 +365,7 @@ static __device__ inline void sum_units(const Work &work, const wide_memory<FORM
                 sums.template add<0>(0, 1, a[1]);
             }
             if (lane == 0)
-                asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0+%1];" ::"r"(own), "n"((int)ring::STAGES * 8) : "memory");
+                barrier_arrive<ring::STAGES * 8>(own);
             sums.end_block();
         }
         at.next();
@@ -476,7 +388,7 @@ template <int FORMAT, int TOKENS, typename Work, typename Sum>
 static __device__ inline void wide_threads(const Work &work, const Sum &sum)
 {
     typedef wide_ring<FORMAT, TOKENS> ring;
-    extern __shared__ __align__(1024) uint8_t wide_bytes[];
+    LAUNCHED_SHARED(uint8_t, wide_bytes, 1024);
     const uint32_t start = (uint32_t)__cvta_generic_to_shared(wide_bytes), skip = (1024 - start % 1024) % 1024;
     const wide_memory<FORMAT, TOKENS> memory = {wide_bytes + skip, start + skip};
     if (threadIdx.x == 0)
@@ -487,7 +399,7 @@ static __device__ inline void wide_threads(const Work &work, const Sum &sum)
     show_stores();
     __syncthreads();
     if (threadIdx.x >= SUMMING) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        give_registers<40>();
         if constexpr (!Work::PACKED)
             copy_gathered<FORMAT, TOKENS>(work, memory, (int)threadIdx.x - SUMMING);
         else if (threadIdx.x % WARP == 0)
@@ -495,7 +407,7 @@ static __device__ inline void wide_threads(const Work &work, const Sum &sum)
         else
             await_earlier();
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        take_registers<232>();
         if (Work::PACKED)
             await_earlier();
         sum(memory);

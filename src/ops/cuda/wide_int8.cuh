@@ -13,29 +13,6 @@
 
 #ifdef WGMMA_TARGET
 
-/* d += a b for 64 rows of W, 32 columns and twice as many rows of activations as d has registers. */
-static __device__ inline void unit_multiply(int32_t (&d)[16], const uint32_t (&a)[4], uint32_t rows)
-{
-    asm volatile("{\n.reg .b64 b;\nmov.b64 b, {%20, %21};\n"
-                 "wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, b, 1;\n}"
-                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]), "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(rows), "n"((int)ROWS_HIGH));
-}
-static __device__ inline void unit_multiply(int32_t (&d)[32], const uint32_t (&a)[4], uint32_t rows)
-{
-    asm volatile("{\n.reg .b64 b;\nmov.b64 b, {%36, %37};\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, b, 1;\n}"
-                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]), "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]), "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23]), "+r"(d[24]), "+r"(d[25]), "+r"(d[26]), "+r"(d[27]), "+r"(d[28]), "+r"(d[29]), "+r"(d[30]), "+r"(d[31])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(rows), "n"((int)ROWS_HIGH));
-}
-static __device__ inline void unit_multiply(int32_t (&d)[64], const uint32_t (&a)[4], uint32_t rows)
-{
-    asm volatile("{\n.reg .b64 b;\nmov.b64 b, {%68, %69};\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, {%64,%65,%66,%67}, b, 1;\n}"
-                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]), "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]), "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23]), "+r"(d[24]), "+r"(d[25]), "+r"(d[26]), "+r"(d[27]), "+r"(d[28]), "+r"(d[29]), "+r"(d[30]), "+r"(d[31]), "+r"(d[32]), "+r"(d[33]), "+r"(d[34]), "+r"(d[35]), "+r"(d[36]), "+r"(d[37]), "+r"(d[38]), "+r"(d[39]), "+r"(d[40]), "+r"(d[41]), "+r"(d[42]), "+r"(d[43]), "+r"(d[44]), "+r"(d[45]), "+r"(d[46]), "+r"(d[47]), "+r"(d[48]), "+r"(d[49]), "+r"(d[50]), "+r"(d[51]), "+r"(d[52]), "+r"(d[53]), "+r"(d[54]), "+r"(d[55]), "+r"(d[56]), "+r"(d[57]), "+r"(d[58]), "+r"(d[59]), "+r"(d[60]), "+r"(d[61]), "+r"(d[62]), "+r"(d[63])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(rows), "n"((int)ROWS_HIGH));
-}
-
 /* A lane's operands of a stage: those of its four blocks. */
 enum { STAGE_BLOCKS = INT8_COLUMNS / BLOCK_COLUMNS };
 
@@ -52,12 +29,10 @@ static __device__ inline void take_stage(uint32_t (&a)[STAGE_BLOCKS][4], uint32_
 template <int N> static __device__ inline void settle_stage(int32_t (&d)[N], const uint32_t (&a)[STAGE_BLOCKS][4])
 {
     unit_await<0>();
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        asm volatile("" : "+r"(d[i])::"memory");
+    settle(d);
 #pragma unroll
     for (int b = 0; b < STAGE_BLOCKS; b++)
-        asm volatile("" ::"r"(a[b][0]), "r"(a[b][1]), "r"(a[b][2]), "r"(a[b][3]));
+        hold_operands(a[b]);
 }
 
 template <int TOKENS, typename Work>
@@ -99,7 +74,7 @@ static __device__ inline void sum_whole(const Work &work, const wide_memory<WEIG
             }
             settle_stage(acc, a);
             if (lane == 0)
-                asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0+%1];" ::"r"(own), "n"((int)ring::STAGES * 8) : "memory");
+                barrier_arrive<ring::STAGES * 8>(own);
 #pragma unroll
             for (int i = 0; i < STAGE_BLOCKS * 4; i++)
                 a[i / 4][i % 4] = next[i / 4][i % 4];
