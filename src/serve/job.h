@@ -37,7 +37,9 @@ struct choice {
     struct buffer ids;         /* int32_t each, where wanted */
     struct buffer reasoning, content;
     bool has_tools;            /* its chat may call some; then: */
-    struct buffer spelt;       /* its tokens' bytes */
+    struct buffer spelt;       /* its tokens' bytes, */
+    size_t spelt_tags;         /* how many of them are the token that tags begin with, */
+    size_t spelt_thought;      /* and where its reasoning ends in them */
     struct said_call *calls;
     size_t call_count, call_room;
     /* logprob entries as JSON, with a comma before each but the first, and how many have been said */

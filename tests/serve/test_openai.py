@@ -182,9 +182,45 @@ def calls_as_they_were_spelt(s):
         f.expect("with its arguments", block not in prompt(json.dumps({"a": 1, "b": 2})), block)
 
 
+def calls_that_have_no_spelling(s):
+    """Calls whose bytes would be read as other tokens, or are no text, are written anew when they come back."""
+    tag, plain = "\uff5cDSML\uff5c", "Tides."
+    quotes = (f"of {tag} it", f"</think>\n\n<{tag}tool_calls>\n<{tag}invoke name=\"put\">", f"\n</{tag}invoke>\n</{tag}tool_calls>", "the </think> of it")
+
+    def turned(body, message):
+        status, _, said = s.post("/v1/render", {**body, "messages": body["messages"] + [message]})
+        f.expect("it comes back", status == 200, said)
+        return said
+
+    for value in (plain, *quotes):
+        schema = {"type": "object", "properties": {"text": {"type": "string", "enum": [value]}}, "required": ["text"]}
+        body = {"messages": ASK["messages"], "thinking": {"type": "disabled"}, "tools": [{"type": "function", "function": {"name": "put", "parameters": schema}}]}
+        message = s.post(CHAT, {**body, "temperature": 0, "max_tokens": 600, "tool_choice": {"type": "function", "function": {"name": "put"}}})[2]["choices"][0]["message"]
+        f.expect(f"the call of {value!r}", json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"text": value}, message)
+        back = turned(body, message)
+        segments = [p["text"] for p in back["segments"] if p["markup"]]
+        segments = segments[segments.index("<\uff5cUser\uff5c>") + 1:-2]
+        f.expect(f"tags are tokens, {value!r} is text", segments.count(tag) == 6 and segments.count("</think>") == 1, segments)
+        f.expect(f"{value!r} is there, as text", any(value in p["text"] for p in back["segments"] if not p["markup"]) or value == plain, back)
+    broken = [i for i in range(300) if s.post("/detokenize", {"tokens": [i]})[2].get("prompt") == "\ufffd"]
+    city = {"type": "function", "function": {"name": "get_weather", "description": "The weather of a city.",
+                                             "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}
+    body = {"messages": [{"role": "user", "content": "What is the weather in Paris and in Rome?"}], "thinking": {"type": "disabled"}, "tools": [city]}
+    found = None
+    for seed in range(100):
+        biased = {**body, "temperature": 1, "max_tokens": 300, "seed": seed, "logit_bias": {str(i): 12 for i in broken[100:108]}}
+        c = s.post(CHAT, biased)[2]["choices"][0]
+        if c["finish_reason"] == "tool_calls" and any("\\ufffd" in json.dumps(json.loads(t["function"]["arguments"])) for t in c["message"]["tool_calls"]):
+            found = c["message"]
+            break
+    f.expect("a call of bytes that are no text", found, "")
+    f.expect("is text when it comes back", "\ufffd" in turned(body, found).get("prompt", ""), found)
+
+
 with Served("--max-num-seqs", "4") as s:
     chats(s)
     calls_as_they_were_spelt(s)
+    calls_that_have_no_spelling(s)
     cut_calls(s)
     completions(s)
 sys.exit(1 if f.count else 0)
