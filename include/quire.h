@@ -416,7 +416,7 @@ typedef struct qr_chat qr_chat;
 
 /* Blocks of calls as a model spelt them. A chat whose request brings calls back by the ids that they were given, with the same names
  * and arguments, is written in those bytes, and its prompt goes on in what is cached; other calls are written in the model's own
- * form. Bounded: blocks of `most_bytes` altogether, the oldest may go. Any thread. */
+ * form. Bounded: blocks of `most_bytes` altogether, the oldest go. Any thread. */
 typedef struct qr_call_blocks qr_call_blocks;
 typedef struct qr_kept_call {
     const char *id, *name, *arguments; /* as they were told; arguments are JSON. An id counts from its last _ on */

@@ -28,7 +28,8 @@ void spelt_take(struct choice *c, int32_t token)
         c->spelt_thought = c->spelt.length;
 }
 
-/* What a prompt is written in has no tokens but by their texts: one that is quoted cannot be told from one that was drawn. */
+/* What a prompt is written in has no tokens but by their texts: one that is quoted cannot be told from one that was
+ * drawn. */
 static bool can_be_written(const struct choice *c)
 {
     const struct buffer *b = &c->spelt;
@@ -68,8 +69,9 @@ static const char *behind_call(const char *block)
     return strncmp(at, name, sizeof name - 1) == 0 ? at + sizeof name - 1 : NULL;
 }
 
-/* Appends the block, from the blank line before its first tag behind the reasoning on. An answer that was to hold one call ends
- * with it: the block is closed as a prompt closes it. False: there is no such block, or another one, whose text was told. */
+/* Appends the block, from the blank line before its first tag behind the reasoning on. An answer that was to hold one
+ * call ends with it: the block is closed as a prompt closes it. False: there is no such block, or another one, whose
+ * text was told. */
 static bool write_block(const struct choice *c, struct buffer *out)
 {
     static const char head[] = "\n\n<";

@@ -11,16 +11,17 @@ enum { PLACES = 4096, MOST_BLOCK = 256 << 10 };
 
 /* A block and what it holds, in one piece of memory. */
 struct kept_block {
+    struct kept_block *below, *newer; /* of the same place; of all */
     size_t bytes, count, length;
     const char *text;
     qr_kept_call calls[];
 };
 
-/* A block has the place of its first id; another's of the same place takes it over. */
+/* A block has the place of its first id, the newest of them on top. */
 struct qr_call_blocks {
     pthread_mutex_t lock;
     size_t most_bytes, bytes;
-    size_t next_out; /* place from which on room is made */
+    struct kept_block *oldest, *newest;
     struct kept_block *places[PLACES];
 };
 
@@ -50,21 +51,35 @@ qr_status call_blocks_open(size_t most_bytes, struct qr_call_blocks **out, qr_er
     return QR_OK;
 }
 
-static void drop(struct qr_call_blocks *b, size_t place)
+static void drop_oldest(struct qr_call_blocks *b)
 {
-    if (!b->places[place])
-        return;
-    b->bytes -= b->places[place]->bytes;
-    qr_free(b->places[place]);
-    b->places[place] = NULL;
+    struct kept_block *k = b->oldest, **at = &b->places[place_of(k->calls[0].id)];
+    while (*at != k)
+        at = &(*at)->below;
+    *at = k->below;
+    b->oldest = k->newer;
+    if (!b->oldest)
+        b->newest = NULL;
+    b->bytes -= k->bytes;
+    qr_free(k);
+}
+
+static void add_newest(struct qr_call_blocks *b, struct kept_block *k)
+{
+    struct kept_block **top = &b->places[place_of(k->calls[0].id)];
+    k->below = *top;
+    *top = k;
+    *(b->newest ? &b->newest->newer : &b->oldest) = k;
+    b->newest = k;
+    b->bytes += k->bytes;
 }
 
 void call_blocks_close(struct qr_call_blocks *b)
 {
     if (!b)
         return;
-    for (size_t i = 0; i < PLACES; i++)
-        drop(b, i);
+    while (b->oldest)
+        drop_oldest(b);
     pthread_mutex_destroy(&b->lock);
     qr_free(b);
 }
@@ -96,22 +111,19 @@ static struct kept_block *copy_of(const qr_kept_call *calls, size_t count, const
     return k;
 }
 
-qr_status call_blocks_keep(struct qr_call_blocks *b, const qr_kept_call *calls, size_t count, const char *text, size_t length,
-                           qr_error *err)
+qr_status call_blocks_keep(struct qr_call_blocks *b, const qr_kept_call *calls, size_t count, const char *text,
+                           size_t length, qr_error *err)
 {
     if (count == 0 || length > MOST_BLOCK)
         return QR_OK; /* it is written anew then */
     struct kept_block *k = copy_of(calls, count, text, length);
     if (!k)
         return qr_fail(err, QR_NO_MEMORY, "no memory for a block of %zu calls", count);
-    const size_t place = place_of(calls[0].id);
     pthread_mutex_lock(&b->lock);
-    drop(b, place);
-    for (size_t i = 0; i < PLACES && b->bytes > 0 && b->bytes + k->bytes > b->most_bytes; i++)
-        drop(b, b->next_out++ % PLACES);
-    if (b->bytes + k->bytes <= b->most_bytes) {
-        b->places[place] = k;
-        b->bytes += k->bytes;
+    while (b->oldest && b->bytes + k->bytes > b->most_bytes)
+        drop_oldest(b);
+    if (k->bytes <= b->most_bytes) {
+        add_newest(b, k);
         k = NULL;
     }
     pthread_mutex_unlock(&b->lock);
@@ -134,8 +146,9 @@ static bool same_arguments(const char *kept, const struct json *given)
 
 static bool same_call(const qr_kept_call *kept, const struct chat_call *given)
 {
-    return given->id && strcmp(key_of(kept->id), key_of(given->id->text)) == 0 && strlen(kept->name) == given->name_length &&
-           memcmp(kept->name, given->name, given->name_length) == 0 && same_arguments(kept->arguments, given->arguments);
+    return given->id && strcmp(key_of(kept->id), key_of(given->id->text)) == 0 &&
+           strlen(kept->name) == given->name_length && memcmp(kept->name, given->name, given->name_length) == 0 &&
+           same_arguments(kept->arguments, given->arguments);
 }
 
 static bool same_calls(const struct kept_block *k, const struct chat_call *calls)
@@ -162,7 +175,9 @@ bool call_blocks_write(struct qr_call_blocks *b, const struct chat_call *calls, 
         return false;
     pthread_mutex_lock(&b->lock);
     const struct kept_block *k = b->places[place_of(calls->id->text)];
-    const bool found = k && same_calls(k, calls);
+    while (k && !same_calls(k, calls))
+        k = k->below;
+    const bool found = k != NULL;
     if (found)
         write_text(p, k->text, k->text + k->length);
     pthread_mutex_unlock(&b->lock);

@@ -10,8 +10,10 @@
 
 #define D "｜DSML｜"
 /* Other spaces and another order of members than a prompt is written with. */
-static const char block[] = "\n\n<" D " calls>\n<" D " invoke name=\"tide\">\n<" D " parameter name=\"hours\" string=\"false\">[ 6,\t7 ]</" D
-                            " parameter>\n<" D " parameter name=\"port\" string=\"true\">Brest</" D " parameter>\n</" D " invoke>\n</" D " calls>";
+static const char block[] =
+    "\n\n<" D " calls>\n<" D " invoke name=\"tide\">\n<" D " parameter name=\"hours\" string=\"false\">[ 6,\t7 ]</" D
+    " parameter>\n<" D " parameter name=\"port\" string=\"true\">Brest</" D " parameter>\n</" D " invoke>\n</" D
+    " calls>";
 static const qr_kept_call tide = {"call_abc123", "tide", "{\"hours\": [6, 7], \"port\": \"Brest\"}"};
 
 static void render(struct qr_call_blocks *blocks, const char *calls, struct chat *chat)
@@ -21,10 +23,13 @@ static void render(struct qr_call_blocks *blocks, const char *calls, struct chat
     struct chat_options options = chat_options_default(CHAT_V41);
     qr_error err = {0};
     options.call_blocks = blocks;
-    snprintf(text, sizeof text,
-             "{\"messages\":[{\"role\":\"user\",\"content\":\"Tides?\"},{\"role\":\"assistant\",\"content\":\"Let me see.\","
-             "\"tool_calls\":[%s]},{\"role\":\"tool\",\"tool_call_id\":\"call_abc123\",\"content\":\"4 m\"}],\"tools\":[{\"type\":"
-             "\"function\",\"function\":{\"name\":\"tide\",\"parameters\":{\"type\":\"object\"}}}]}", calls);
+    snprintf(
+        text, sizeof text,
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"Tides?\"},{\"role\":\"assistant\",\"content\":\"Let me see.\","
+        "\"tool_calls\":[%s]},{\"role\":\"tool\",\"tool_call_id\":\"call_abc123\",\"content\":\"4 "
+        "m\"}],\"tools\":[{\"type\":"
+        "\"function\",\"function\":{\"name\":\"tide\",\"parameters\":{\"type\":\"object\"}}}]}",
+        calls);
     must(json_parse(text, strlen(text), "request", false, &document, &err), &err);
     must(chat_render(json_root(document), &options, chat, NULL, &err), &err);
     json_close(document);
@@ -72,7 +77,8 @@ static void other_calls_are_not(void **state)
 {
     (void)state;
     static const char *const others[] = {
-        CALL("call_abc124", "tide", SAME), CALL("call_abc123", "tides", SAME),
+        CALL("call_abc124", "tide", SAME),
+        CALL("call_abc123", "tides", SAME),
         CALL("call_abc123", "tide", "\"{\\\"port\\\":\\\"Brest\\\",\\\"hours\\\":[7,6]}\""),
         CALL("call_abc123", "tide", "\"{\\\"port\\\":\\\"Brest\\\"}\""),
         CALL("call_abc123", "tide", "\"{\\\"port\\\":\\\"Brest\\\",\\\"hours\\\":[6,7.5]}\""),
@@ -116,12 +122,45 @@ static void what_is_kept_is_bounded(void **state)
     assert_int_equal(alloc_live_bytes(), live);
 }
 
+/* Many more than there are places, and few bytes: nobody is in another's way, and what goes first is what came first.
+ */
+static void the_oldest_go_first(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 3000, LATER = 20000 };
+    struct qr_call_blocks *b;
+    qr_error err = {0};
+    char id[32], call[400];
+    size_t first = BLOCKS;
+    must(call_blocks_open(4 << 20, &b, &err), &err);
+    for (int i = 0; i < BLOCKS + LATER; i++) {
+        snprintf(id, sizeof id, "call_%d", i);
+        const qr_kept_call kept = {id, tide.name, tide.arguments};
+        must(call_blocks_keep(b, &kept, 1, block, strlen(block), &err), &err);
+        for (int j = 0; i == BLOCKS - 1 && j < BLOCKS; j++) {
+            snprintf(call, sizeof call, CALL("call_%d", "tide", SAME), j);
+            if (!holds_block(b, call))
+                fail_msg("block %d is gone, with %d kept", j, BLOCKS);
+        }
+    }
+    for (size_t i = 0; i < BLOCKS + LATER; i += 97) {
+        snprintf(call, sizeof call, CALL("call_%zu", "tide", SAME), i);
+        const bool found = holds_block(b, call);
+        if (found && first == BLOCKS)
+            first = i;
+        assert_int_equal(found, first != BLOCKS && i >= first);
+    }
+    assert_in_range(first, 1, LATER);
+    call_blocks_close(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_that_come_back_are_written_as_they_were_spelt),
         cmocka_unit_test(other_calls_are_not),
         cmocka_unit_test(what_is_kept_is_bounded),
+        cmocka_unit_test(the_oldest_go_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
