@@ -121,48 +121,57 @@ static bool forbids(const struct schema_list *list)
     return false;
 }
 
-/* `"name": value`, with the comma before it when `comma`. */
-static grammar_node_id property_node(struct schema_compiler *c, const struct schema_property *p, bool comma, grammar_node_id next)
+/* `name": value`, behind the quotation mark before the name. */
+static grammar_node_id property_node(struct schema_compiler *c, const struct schema_property *p, grammar_node_id next)
 {
     struct grammar *g = c->json->g;
-    grammar_node_id at = json_g_space(c->json, schema_value(c, &p->schemas, SCHEMA_ANY, next));
-    at = grammar_byte(g, '"', grammar_byte(g, ':', at));
-    at = json_g_space(c->json, grammar_byte(g, '"', json_g_text(g, p->name.text, p->name.length, CODE_JSON, at)));
+    const grammar_node_id value = json_g_space(c->json, schema_value(c, &p->schemas, SCHEMA_ANY, next));
+    return json_g_text(g, p->name.text, p->name.length, CODE_JSON, grammar_byte(g, '"', grammar_byte(g, ':', value)));
+}
+
+/* What stands before all names that may come at one place: once, so that not every name is a way of its own through it. */
+static grammar_node_id names_node(struct schema_compiler *c, bool comma, grammar_node_id names)
+{
+    struct grammar *g = c->json->g;
+    const grammar_node_id at = json_g_space(c->json, grammar_byte(g, '"', names));
     return comma ? grammar_byte(g, ',', at) : at;
 }
 
 /* A name that is not declared, its value, then `next`. */
-static grammar_node_id other_node(struct schema_compiler *c, const struct schema_object *o, bool comma, grammar_node_id next)
+static grammar_node_id other_node(struct schema_compiler *c, const struct schema_object *o, grammar_node_id next)
 {
     struct grammar *g = c->json->g;
     grammar_node_id at = grammar_byte(g, ':', json_g_space(c->json, schema_value(c, &o->others, SCHEMA_ANY, next)));
     if (!json_g_other(c->json, o->names, o->count, CODE_JSON, at, &at))
         schema_refuse(&c->document, c->document.root, "the names of properties differ in too many characters at one place");
-    at = json_g_space(c->json, at);
-    return comma ? grammar_byte(g, ',', at) : at;
+    return json_g_space(c->json, at);
 }
 
-/* Built from the last property to the first, each time for when something stands before it and for when nothing does. */
+/* Built from the last property to the first: `names` are those that may come next. */
 grammar_node_id schema_object_node(struct schema_compiler *c, const struct schema_list *list, grammar_node_id next)
 {
     struct grammar *g = c->json->g;
     struct schema_object o;
+    bool needed = false;
     if (!schema_object_read(c, list, &o))
         return GRAMMAR_NOTHING;
     const grammar_node_id close = json_g_space(c->json, grammar_byte(g, '}', next));
-    grammar_node_id behind = close, first = close;
+    grammar_node_id undeclared = close, first = close, names = GRAMMAR_NOTHING;
     if (!forbids(&o.others)) {
-        behind = grammar_loop(g);
-        grammar_set_loop(g, behind, other_node(c, &o, true, behind), close);
-        first = grammar_either(g, other_node(c, &o, false, behind), close);
+        undeclared = grammar_loop(g);
+        const grammar_node_id other = other_node(c, &o, undeclared);
+        grammar_set_loop(g, undeclared, grammar_byte(g, ',', other), close);
+        first = grammar_either(g, other, close);
     }
+    grammar_node_id behind = undeclared;
     for (uint32_t i = o.count; i-- > 0 && !failed(c);) {
         const struct schema_property *p = &o.properties[i];
-        const bool never = forbids(&p->schemas);
-        const grammar_node_id here = never ? GRAMMAR_NOTHING : property_node(c, p, false, behind);
-        const grammar_node_id with_comma = never ? GRAMMAR_NOTHING : property_node(c, p, true, behind);
-        first = p->required ? here : grammar_either(g, here, first);
-        behind = p->required ? with_comma : grammar_either(g, with_comma, behind);
+        const grammar_node_id here = forbids(&p->schemas) ? GRAMMAR_NOTHING : property_node(c, p, behind);
+        needed |= p->required;
+        names = p->required ? here : grammar_either(g, here, names);
+        behind = names_node(c, true, names);
+        behind = needed ? behind : grammar_either(g, behind, undeclared);
     }
-    return grammar_byte(g, '{', first);
+    const grammar_node_id named = names_node(c, false, names);
+    return grammar_byte(g, '{', needed ? named : grammar_either(g, named, first));
 }

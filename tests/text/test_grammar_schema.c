@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "support/grammars.h"
 
 enum { MOST = 12 };
@@ -279,6 +280,32 @@ static void what_is_not_supported_is_refused_by_name_and_place(void **state)
     }
 }
 
+/* As many names as may be declared, of which any may come next. */
+static void any_of_1024_properties_may_come(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"{}", "{ }", "{\"p900\":1}", "{\n \"p800\": 1, \"p803\":2}", "{\"p1023\": 1 }", "{\"p800\":1,\n    \"p1023\":2}"},
+                      *const bad[] = {"{\"p1024\":1}", "{\"p808\":1,\"p807\":2}", "{\"p\":1}", "{\"p900\":1,}", "{,\"p900\":1}", "{\"p900\":1\"p901\":1}"};
+    char *text = qr_calloc(1, 64 << 10), *at = text;
+    for (int open = 0; open < 2; open++) {
+        at = text + sprintf(text, "{\"type\":\"object\",\"additionalProperties\":%s,\"properties\":{", open ? "{\"type\":\"null\"}" : "false");
+        for (int i = open ? 800 : 0; i < 1024; i++)
+            at += sprintf(at, "\"p%d\":{\"type\":\"integer\"}%s", i, i < 1023 ? "," : "}}");
+        struct grammar *g = grammar_of(GRAMMAR_JSON_SCHEMA, text);
+        struct grammar_run *run = run_of(&rig, g);
+        mask_is_right(&rig, run);
+        for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+            if (!grammar_accepts(&rig, g, good[i], strlen(good[i])))
+                fail_msg("%d: does not let through %s", open, good[i]);
+        for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+            if (grammar_accepts(&rig, g, bad[i], strlen(bad[i])))
+                fail_msg("%d: lets through %s", open, bad[i]);
+        grammar_run_close(run);
+        grammar_release(g);
+    }
+    qr_free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -292,6 +319,7 @@ int main(void)
         cmocka_unit_test(ranges_hold_exactly_their_numbers),
         cmocka_unit_test(schemas_are_combined),
         cmocka_unit_test(what_is_not_supported_is_refused_by_name_and_place),
+        cmocka_unit_test(any_of_1024_properties_may_come),
     };
     return cmocka_run_group_tests(tests, grammar_set_up, grammar_tear_down);
 }
