@@ -1,6 +1,6 @@
-/* What the CUDA backend's streaming operators reach beside the memory they read: products of FP8, FP4 and INT8 weights at
- * the released widths, experts, what stands between two sub-blocks, attention. The bound is read in the same run. Arguments
- * name the parts to run (linear, expert, between, attend, or a word of a line's name); none: all.
+/* What the CUDA backend's streaming operators reach beside the memory they read: products of FP8, FP4 and INT8 weights
+ * at the released widths, experts, what stands between two sub-blocks, attention. The bound is read in the same run.
+ * Arguments name the parts to run (linear, expert, between, attend, or a word of a line's name); none: all.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -268,7 +268,8 @@ static void bench_experts(const char *name, enum weight_format format, int32_t e
     const bool int8 = format == WEIGHT_INT8;
     int64_t values = (int64_t)hidden * inner / (int8 ? 1 : 2);
     int64_t scales = int8 ? 4 * (int64_t)(hidden + 2 * inner) / 3 : values / 16; /* of one of three weights */
-    uint8_t *codes = bytes_of(values, false), *factors = int8 ? (uint8_t *)factors_of(hidden + inner) : scales_of(scales);
+    uint8_t *codes = bytes_of(values, false),
+            *factors = int8 ? (uint8_t *)factors_of(hidden + inner) : scales_of(scales);
     for (int32_t e = 0; e < experts; e++) {
         w1[e] = weight_of(format, inner, hidden, 1, codes, factors);
         w3[e] = weight_of(format, inner, hidden, 1, codes, factors);
@@ -342,8 +343,8 @@ static void *noise(int64_t bytes)
     return to;
 }
 
-/* Rows behind `visible` compressed rows, topk of them chosen, or all (0). At most MOST_ROWS each of a request of its own;
- * more are a prompt's. No compressed rows: the window alone. */
+/* Rows behind `visible` compressed rows, topk of them chosen, or all (0). At most MOST_ROWS each of a request of its
+ * own; more are a prompt's. No compressed rows: the window alone. */
 static void bench_attend(const char *name, int32_t visible, int32_t topk)
 {
     enum { HEADS = 64, DIM = 512, WINDOW = 128, MOST_ROWS = 64, PROMPT = 4096, CALLS = 16, BLOCK_ROWS = 32, RATIO = 4 };
@@ -406,6 +407,67 @@ static void bench_attend(const char *name, int32_t visible, int32_t topk)
     free(numbers), free(ends), free(many), free(table), free(ids), free(zeros);
 }
 
+/* ---- the choice among index keys ---- */
+
+/* Each row at the end of `visible` keys of its own, which lie behind each other; a reader chooses within a pool
+ * instead. */
+static void bench_index(const char *name, int32_t heads, enum row_format format, int32_t visible, int32_t pool)
+{
+    enum { DIM = 128, TOPK = 512, PER_BLOCK = 64, MOST_ROWS = 64, CALLS = 8, BLOCK_SIZE = 8 };
+    static const int32_t counts[] = {1, 8, MOST_ROWS};
+    if (!wanted("index", name))
+        return;
+    const int32_t blocks = (visible + PER_BLOCK - 1) / PER_BLOCK, of_row = format == ROW_INDEX_FP4 ? DIM / 2 : DIM;
+    const int32_t of_scales = format == ROW_INDEX_FP4 ? DIM / 32 : 4, values = PER_BLOCK * of_row,
+                  scales = PER_BLOCK * of_scales;
+    const int64_t keys = (int64_t)blocks * MOST_ROWS * PER_BLOCK;
+    int32_t numbers[MOST_ROWS], ends[MOST_ROWS], full[MOST_ROWS],
+        *table = (int32_t *)malloc((size_t)blocks * MOST_ROWS * 4);
+    int32_t *chosen = (int32_t *)malloc((size_t)(pool + 1) * MOST_ROWS * 4);
+    for (int32_t i = 0; i < MOST_ROWS; i++) {
+        numbers[i] = i, ends[i] = visible - 1, full[i] = pool;
+        for (int32_t j = 0; j < pool; j++)
+            chosen[i * pool + j] = (int32_t)((int64_t)j * (visible / BLOCK_SIZE) / pool);
+    }
+    for (int64_t i = 0; i < (int64_t)blocks * MOST_ROWS; i++)
+        table[i] = (int32_t)i;
+    uint8_t *codes = bytes_of(1 << 20, false), *powers = bytes_of(1 << 20, false);
+    for (int i = 0; i < 1 << 20; i++) {
+        codes[i] &= 0xBB;
+        powers[i] = format == ROW_INDEX_FP4 ? (uint8_t)(124 + (powers[i] & 3)) : i % 4 == 3 ? 0x3E : 0;
+    }
+    struct step step = {};
+    step.positions = (int32_t *)device(ends, sizeof ends), step.batch_id = (int32_t *)device(numbers, sizeof numbers);
+    step.block_table = (int32_t *)device(table, (int64_t)blocks * MOST_ROWS * 4), step.block_stride = blocks;
+    struct op_index_select op = {};
+    op.step = &step, op.heads = heads, op.dim = DIM, op.ratio = 1, op.topk = TOPK, op.mode = SCORE_BF16;
+    op.query = plain_rows(MOST_ROWS, heads * DIM), op.query.codes = noise((int64_t)MOST_ROWS * heads * DIM * 2);
+    op.weights = (float *)noise((int64_t)MOST_ROWS * heads * 4);
+    op.plane.format = format, op.plane.rows_per_block = op.plane.tile_rows = PER_BLOCK;
+    op.plane.value_row_stride = of_row, op.plane.value_tile_stride = op.plane.value_block_stride = values;
+    op.plane.scale_row_stride = of_scales, op.plane.scale_tile_stride = op.plane.scale_block_stride = scales;
+    op.plane.values = (uint8_t *)device(NULL, keys * of_row),
+    op.plane.scales = (uint8_t *)device(NULL, keys * of_scales);
+    for (int64_t at = 0; at < keys * of_row; at += 1 << 20)
+        MUST(gpu->upload(gpu, op.plane.values + at, codes, keys * of_row - at < 1 << 20 ? keys * of_row - at : 1 << 20,
+                         err));
+    for (int64_t at = 0; at < keys * of_scales; at += 1 << 20)
+        MUST(gpu->upload(gpu, op.plane.scales + at, powers,
+                         keys * of_scales - at < 1 << 20 ? keys * of_scales - at : 1 << 20, err));
+    op.use_candidates = pool > 0, op.block_size = BLOCK_SIZE, op.topk_blocks = pool;
+    op.candidates = (int32_t *)device(chosen, (int64_t)(pool + 1) * MOST_ROWS * 4);
+    op.candidate_count = (int32_t *)device(full, sizeof full);
+    op.selected = (int32_t *)device(NULL, (int64_t)MOST_ROWS * TOPK * 4),
+    op.selected_count = (int32_t *)device(NULL, MOST_ROWS * 4);
+    for (int32_t rows : counts) {
+        op.rows.count = step.rows = rows;
+        line(name, rows, (double)rows * (pool ? pool * BLOCK_SIZE : visible) * (of_row + of_scales),
+             seconds_of(CALLS, [&](int) { MUST(gpu->index_select(gpu, &op, err)); }));
+    }
+    gpu->release(gpu, op.plane.values), gpu->release(gpu, op.plane.scales);
+    free(table), free(chosen), free(codes), free(powers);
+}
+
 /* ---- what stands between two sub-blocks, and the router ---- */
 
 static void bench_between(const char *name, int32_t hidden, int32_t experts, int32_t active)
@@ -446,10 +508,13 @@ static void bench_between(const char *name, int32_t hidden, int32_t experts, int
     mix.x = x, mix.fn = mixes, mix.base = mix.scale = base, mix.norm_eps = mix.hc_eps = 1e-6f, mix.iterations = 20;
     mix.pre = pre, mix.post = post, mix.comb = comb;
     struct op_collapse collapse = {};
-    collapse.x = x, collapse.pre = pre, collapse.norm = noise(hidden * 2), collapse.norm_eps = 1e-6f, collapse.normed = normed;
+    collapse.x = x, collapse.pre = pre, collapse.norm = noise(hidden * 2), collapse.norm_eps = 1e-6f,
+    collapse.normed = normed;
     struct op_route route = {};
-    route.step = &step, route.x = normed, route.gate = gate, route.experts = experts, route.active = active, route.scaling = 1;
-    route.idx = (int32_t *)noise((int64_t)MOST_ROWS * active * 4), route.weight = (float *)noise((int64_t)MOST_ROWS * active * 4);
+    route.step = &step, route.x = normed, route.gate = gate, route.experts = experts, route.active = active,
+    route.scaling = 1;
+    route.idx = (int32_t *)noise((int64_t)MOST_ROWS * active * 4),
+    route.weight = (float *)noise((int64_t)MOST_ROWS * active * 4);
     const double row_bytes = (double)inputs * 4 + hidden * 2.0 * (active + 3);
     char route_name[64];
     snprintf(route_name, sizeof route_name, "%s, router", name);
@@ -485,7 +550,8 @@ static void bench_lists(const char *name, bool race, bool weigh)
     static struct shortlist_part parts[MOST_ROWS * SHORTLIST_PARTS];
     struct op_shortlist op = {};
     op.vocab = VOCAB, op.logits = (float *)device(logits, sizeof(float) * VOCAB * MOST_ROWS);
-    op.asks = (struct shortlist_ask *)device(asks, sizeof asks), op.out = (struct shortlist_part *)device(parts, sizeof parts);
+    op.asks = (struct shortlist_ask *)device(asks, sizeof asks),
+    op.out = (struct shortlist_part *)device(parts, sizeof parts);
     for (int32_t rows : counts) {
         op.rows = rows;
         line(name, rows, rows * 4.0 * VOCAB, seconds_of(CALLS, [&](int) {
@@ -520,6 +586,11 @@ int main(int argc, char **argv)
     bench_experts("experts V4.1 384 x 6, 5120, 2304", WEIGHT_FP4, 384, 6, 5120, 2304, 32);
     bench_experts("experts V4 256 x 6, 4096, 2048", WEIGHT_FP4, 256, 6, 4096, 2048, 128);
     bench_experts("INT8 experts V4 256 x 6, 4096, 2048", WEIGHT_INT8, 256, 6, 4096, 2048, 0);
+    bench_index("index FP4, 64 heads, 8,192 keys", 64, ROW_INDEX_FP4, 8192, 0);
+    bench_index("index FP4, 64 heads, 32,000 keys", 64, ROW_INDEX_FP4, 32000, 0);
+    bench_index("index FP4, 64 heads, 250,000 keys", 64, ROW_INDEX_FP4, 250000, 0);
+    bench_index("index FP8, 32 heads, 1,000,000 keys", 32, ROW_INDEX_FP8, 1000000, 0);
+    bench_index("index FP8, 32 heads, 2,048 blocks of 1,000,000 keys", 32, ROW_INDEX_FP8, 1000000, 2048);
     bench_between("between 4 x 4096, 6 of 256", 4096, 256, 6);
     bench_attend("attend 128", 0, 0);
     bench_attend("attend 128 + 512 chosen", 32768, 512);

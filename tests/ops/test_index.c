@@ -472,6 +472,184 @@ static void rows_of_unmapped_blocks_are_never_chosen(void **state)
     scene_free(&s);
 }
 
+/* ---- long rows ---- */
+
+/* One row at the end of n keys of any codes, and its scores as the operator gives them. */
+struct long_scene {
+    struct ops o;
+    struct one_request r;
+    struct row_plane keys;
+    int32_t n, dim;
+    uint16_t *q;
+    float weights[HEADS], *scores;
+};
+
+static void long_scene_make(struct long_scene *s, enum row_format format, int32_t dim, int32_t n, uint64_t seed)
+{
+    enum { PER_BLOCK = 64 };
+    struct dice d = {seed};
+    const int32_t blocks = (n + PER_BLOCK - 1) / PER_BLOCK;
+    ops_open(&s->o, "reference", 1);
+    s->n = n;
+    s->dim = dim;
+    s->q = malloc((size_t)(HEADS * dim) * sizeof *s->q);
+    s->scores = malloc((size_t)n * sizeof *s->scores);
+    dice_bf16(&d, s->q, HEADS * dim, 1);
+    dice_f32(&d, s->weights, HEADS, 1);
+    s->keys = ops_plane(format, dim, PER_BLOCK, blocks);
+    for (int64_t i = 0; i < blocks * s->keys.value_block_stride; i++)
+        s->keys.values[i] = (uint8_t)(dice_next(&d) & 0xBB); /* E4M3: no NaN */
+    if (format == ROW_INDEX_FP8)
+        for (int64_t i = 0; i < (int64_t)blocks * PER_BLOCK; i++)
+            ((float *)(void *)s->keys.scales)[i] = 0.25f + (float)(dice_next(&d) % 64);
+    else
+        for (int64_t i = 0; i < blocks * s->keys.scale_block_stride; i++)
+            s->keys.scales[i] = (uint8_t)(125 + dice_next(&d) % 4);
+    one_request_make(&s->r, n - 1, 1, blocks);
+}
+
+static void long_scene_free(struct long_scene *s)
+{
+    free(s->q);
+    free(s->scores);
+    one_request_free(&s->r);
+    ops_free_plane(&s->keys);
+    ops_close(&s->o);
+}
+
+static int32_t long_select(struct long_scene *s, struct op_index_select op, bool scored, int32_t *ids)
+{
+    int32_t count;
+    qr_error err = {0};
+    op.rows = first_rows(1);
+    op.step = &s->r.step;
+    op.heads = HEADS;
+    op.dim = s->dim;
+    op.ratio = 1;
+    op.query = bf16_rows(s->q, HEADS * s->dim);
+    op.weights = s->weights;
+    op.plane = s->keys;
+    op.selected = ids;
+    op.selected_count = &count;
+    op.scores = scored ? s->scores : NULL;
+    op.score_stride = s->n;
+    if (s->o.b->index_select(s->o.b, &op, &err) != QR_OK)
+        fail_msg("%s", err.message);
+    return count;
+}
+
+struct placed {
+    float score;
+    int32_t id;
+};
+static int by_rank(const void *a, const void *b)
+{
+    const struct placed *x = a, *y = b;
+    return x->score != y->score ? (x->score < y->score) - (x->score > y->score) : (x->id > y->id) - (x->id < y->id);
+}
+static int by_id(const void *a, const void *b)
+{
+    const int32_t *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+/* The best k of n by sorting all, those of -inf left out. */
+static int32_t by_sorting(const float *scores, int32_t n, int32_t k, bool ascending, int32_t *ids)
+{
+    struct placed *all = malloc((size_t)n * sizeof *all);
+    int32_t count = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (scores[i] > -INFINITY)
+            all[count++] = (struct placed){scores[i], i};
+    qsort(all, (size_t)count, sizeof *all, by_rank);
+    count = count < k ? count : k;
+    for (int32_t i = 0; i < count; i++)
+        ids[i] = all[i].id;
+    if (ascending)
+        qsort(ids, (size_t)count, sizeof *ids, by_id);
+    free(all);
+    return count;
+}
+
+static void the_best_of_long_rows_are_those_of_sorting(void **state)
+{
+    (void)state;
+    static const struct {
+        enum row_format format;
+        int32_t dim, n, topk;
+        bool ties; /* all scores are zero */
+    } cases[] = {
+        {ROW_INDEX_FP4, 32, 40001, 2048, false}, {ROW_INDEX_FP4, 32, 8193, 512, false},
+        {ROW_INDEX_FP4, 32, 24600, 1500, true},  {ROW_INDEX_FP4, 128, 20000, 512, false},
+        {ROW_INDEX_FP8, 128, 16400, 512, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct long_scene s;
+        long_scene_make(&s, cases[i].format, cases[i].dim, cases[i].n, 90 + i);
+        if (cases[i].ties)
+            memset(s.weights, 0, sizeof s.weights);
+        int32_t *found = malloc((size_t)cases[i].topk * 4), *want = malloc((size_t)cases[i].topk * 4);
+        for (int round = 0; round < 4; round++) {
+            const bool by_score = round % 2;
+            struct op_index_select op = {.topk = cases[i].topk,
+                                         .mode = SCORE_BF16, /* many are alike */
+                                         .order = by_score ? SELECTION_BY_SCORE : SELECTION_ASCENDING};
+            if (round == 2) { /* the first row becomes one of the best */
+                memcpy(s.keys.values, s.keys.values + found[0] * s.keys.value_row_stride,
+                       (size_t)s.keys.value_row_stride);
+                memcpy(s.keys.scales, s.keys.scales + found[0] * s.keys.scale_row_stride,
+                       (size_t)s.keys.scale_row_stride);
+            }
+            int32_t n = long_select(&s, op, true, found);
+            assert_int_equal(by_sorting(s.scores, s.n, op.topk, !by_score, want), n);
+            assert_memory_equal(found, want, (size_t)n * 4);
+        }
+        free(found), free(want);
+        long_scene_free(&s);
+    }
+}
+
+/* A pool of more blocks than one contest holds, and a reader whose scores nobody asks for. */
+static void readers_of_a_long_pool_choose_within_it(void **state)
+{
+    (void)state;
+    enum { N = 33001, SIZE = 4, BLOCKS = (N + SIZE - 1) / SIZE, KEPT = 1000, TOPK = 300 };
+    struct long_scene s;
+    int32_t *pool = malloc((KEPT + 1) * 4), *want = malloc(KEPT * 4), *ids = malloc(TOPK * 4),
+            *again = malloc(TOPK * 4), count;
+    float *best = malloc(BLOCKS * sizeof *best);
+    long_scene_make(&s, ROW_INDEX_FP4, 32, N, 99);
+    struct op_index_select op = {.topk = TOPK,
+                                 .mode = SCORE_F32,
+                                 .make_candidates = true,
+                                 .block_size = SIZE,
+                                 .topk_blocks = KEPT,
+                                 .candidates = pool,
+                                 .candidate_count = &count};
+    long_select(&s, op, true, ids);
+    for (int b = 0; b < BLOCKS; b++) {
+        best[b] = -INFINITY;
+        for (int t = b * SIZE; t < (b + 1) * SIZE && t < N; t++)
+            best[b] = fmaxf(best[b], s.scores[t]);
+    }
+    best[(N - 1) / SIZE] = INFINITY;
+    assert_int_equal(by_sorting(best, BLOCKS, KEPT, true, want), count);
+    assert_memory_equal(pool, want, (size_t)count * 4);
+
+    op.make_candidates = false;
+    op.use_candidates = true;
+    for (int order = 0; order < 2; order++) {
+        op.order = order ? SELECTION_BY_SCORE : SELECTION_ASCENDING;
+        int32_t n = long_select(&s, op, true, ids);
+        assert_int_equal(by_sorting(s.scores, N, TOPK, !order, want), n);
+        assert_memory_equal(ids, want, (size_t)n * 4);
+        assert_int_equal(long_select(&s, op, false, again), n);
+        assert_memory_equal(again, ids, (size_t)n * 4);
+    }
+    free(pool), free(want), free(ids), free(again), free(best);
+    long_scene_free(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -483,6 +661,8 @@ int main(void)
         cmocka_unit_test(candidate_pools_equal_brute_force),
         cmocka_unit_test(nothing_is_selected_before_the_first_row),
         cmocka_unit_test(rows_of_unmapped_blocks_are_never_chosen),
+        cmocka_unit_test(the_best_of_long_rows_are_those_of_sorting),
+        cmocka_unit_test(readers_of_a_long_pool_choose_within_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,3 +1,4 @@
+#include "ops/cuda/index_best.cuh"
 #include "ops/cuda/product.cuh"
 #include "ops/cuda/rowgrid.cuh"
 
@@ -87,10 +88,12 @@ struct scoring {
     struct step step;
     int32_t offset;     /* of the band in a list without an index */
     int32_t heads, dim; /* rounded up to 16 */
-    int64_t stride;     /* scores of a row: as many as the block table can hold */
+    bool pooled;        /* scores are those of the pool's rows alone */
+    int64_t stride;     /* scores of a row: as many as the block table, or the pool, can hold */
     float *scores;      /* [rows][stride] */
     int64_t block_stride;
     float *block_scores; /* [rows][block_stride] */
+    struct rounds rounds, block_rounds;
 };
 
 static __device__ int64_t row_of(const struct scoring &s, int64_t i)
@@ -101,6 +104,20 @@ static __device__ int64_t row_of(const struct scoring &s, int64_t i)
 static __device__ int visible_of(const struct scoring &s, int64_t row)
 {
     return (s.step.positions[row] + 1) / s.op.ratio;
+}
+
+/* Scores stand in places. A reader of a pool has row i of block j of its pool in place j * block_size + i. */
+static __device__ int places_of(const struct scoring &s, int64_t row)
+{
+    int n = s.pooled ? s.op.candidate_count[row] * s.op.block_size : visible_of(s, row);
+    return n < s.stride ? n : (int)s.stride;
+}
+static __device__ int row_in_place(const struct scoring &s, int64_t row, int place)
+{
+    if (!s.pooled)
+        return place;
+    const int32_t *pool = s.op.candidates + row * s.op.topk_blocks;
+    return pool[place / s.op.block_size] * s.op.block_size + place % s.op.block_size;
 }
 
 /* Whether row t is one of a block in the row's pool. */
@@ -136,53 +153,124 @@ static __device__ uint4 query_channels(const struct op_index_select &op, int64_t
     if (op.mode != SCORE_INT8 && c + 8 <= op.dim && (uintptr_t)bf16 % 16 == 0)
         return *(const uint4 *)(const void *)bf16;
     for (int i = 0; i < 8 && c + i < op.dim; i++)
-        pair[i / 2] |= (uint32_t)(op.mode == SCORE_INT8 ? bf16_bits((float)((const int8_t *)op.query.codes)[at + i])
-                                                        : bf16[i])
-                       << 16 * (i % 2);
+        pair[i / 2] |=
+            (uint32_t)(op.mode == SCORE_INT8 ? bf16_bits((float)((const int8_t *)op.query.codes)[at + i]) : bf16[i])
+            << 16 * (i % 2);
     return make_uint4(pair[0], pair[1], pair[2], pair[3]);
 }
 
-/* Eight channels from c on of an index key as bf16, zeros behind its end: as container_value gives them, but read at
- * once. */
+/* Two pairs of bf16 of the four E2M1 codes in the lower half of x: their bytes are looked up, signs set by hand. */
+static __device__ inline uint2 e2m1_pairs(uint32_t x)
+{
+    const uint32_t high = __byte_perm(0x3F3F3F00, 0x40404040, x & 0x7777), twice = __byte_perm(x, 0, 0x1100);
+    const uint32_t low = __byte_perm(0xC0800000, 0xC0804000, x & 0x7777);
+    const uint32_t top = high | (twice << 4 & 0x00800080) | (twice & 0x80008000);
+    return make_uint2(__byte_perm(low, top, 0x5140), __byte_perm(low, top, 0x7362));
+}
+
+/* Eight E2M1 codes times a scale byte, as bf16: exact. */
+static __device__ inline uint4 e2m1_channels(uint32_t codes, uint32_t scale_byte)
+{
+    const uint32_t scale = (__float_as_uint(e8m0_value(scale_byte)) >> 16) * 0x00010001;
+    const uint2 a = e2m1_pairs(codes), b = e2m1_pairs(codes >> 16);
+    return make_uint4(multiply_pair(a.x, scale), multiply_pair(a.y, scale), multiply_pair(b.x, scale),
+                      multiply_pair(b.y, scale));
+}
+
+static __device__ inline uint4 e4m3_channels(uint2 codes, float scale)
+{
+    uint32_t pair[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint32_t two = (i < 2 ? codes.x : codes.y) >> i % 2 * 16;
+        pair[i] = pack_pair(e4m3_value(two & 255) * scale, e4m3_value(two >> 8 & 255) * scale);
+    }
+    return make_uint4(pair[0], pair[1], pair[2], pair[3]);
+}
+
+/* Eight channels from c on of an index key as bf16, zeros behind its end. */
 static __device__ uint4 index_channels(enum row_format format, const struct row_address &at, int c, int dim)
 {
     uint32_t pair[4] = {0, 0, 0, 0};
-    const bool whole = c + 8 <= dim, fp4 = format == ROW_INDEX_FP4;
-    if (whole && format == ROW_BF16 && (uintptr_t)at.values % 16 == 0)
-        return *(const uint4 *)(const void *)((const uint16_t *)(const void *)at.values + c);
-    if (whole && (fp4 || format == ROW_INDEX_FP8) && (uintptr_t)at.values % 8 == 0) {
-        uint2 codes = fp4 ? make_uint2(*(const uint32_t *)(const void *)(at.values + c / 2), 0)
-                          : *(const uint2 *)(const void *)(at.values + c);
-        float scale = fp4 ? e8m0_value(at.scales[c / 32]) : load_f32(at.scales);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float x = fp4 ? e2m1_value(codes.x >> 4 * i & 15) : e4m3_value((i < 4 ? codes.x : codes.y) >> i % 4 * 8 & 255);
-            pair[i / 2] |= (uint32_t)bf16_bits(x * scale) << 16 * (i % 2);
-        }
-        return make_uint4(pair[0], pair[1], pair[2], pair[3]);
+    if (c + 8 <= dim) {
+        if (format == ROW_BF16 && (uintptr_t)at.values % 16 == 0)
+            return *(const uint4 *)(const void *)((const uint16_t *)(const void *)at.values + c);
+        if (format == ROW_INDEX_FP4 && (uintptr_t)at.values % 4 == 0)
+            return e2m1_channels(*(const uint32_t *)(const void *)(at.values + c / 2), at.scales[c / 32]);
+        if (format == ROW_INDEX_FP8 && (uintptr_t)at.values % 8 == 0)
+            return e4m3_channels(*(const uint2 *)(const void *)(at.values + c), load_f32(at.scales));
     }
     for (int i = 0; i < 8 && c + i < dim; i++)
         pair[i / 2] |= (uint32_t)bf16_bits(container_value(format, at, c + i)) << 16 * (i % 2);
     return make_uint4(pair[0], pair[1], pair[2], pair[3]);
 }
 
-/* A warp takes 8 keys: heads are the M operand of the instruction, keys its N operand; heads are added in binary64.
+/* A lane's 32 channels of a key of 128, on their way: four lanes hold one. */
+struct quick_key {
+    uint4 codes[2];
+    float scale; /* E8M0: its byte */
+};
+static __device__ inline bool is_quick(enum row_format format, const struct row_address &at)
+{
+    return (format == ROW_INDEX_FP4 || format == ROW_INDEX_FP8) && (uintptr_t)at.values % 16 == 0;
+}
+static __device__ inline void ask_quick(struct quick_key &k, enum row_format format, const struct row_address &at,
+                                        int part)
+{
+    if (format == ROW_INDEX_FP4) {
+        k.codes[0] = *(const uint4 *)(const void *)(at.values + 16 * part);
+        k.scale = __uint_as_float((uint32_t)at.scales[part]);
+    } else {
+        k.codes[0] = *(const uint4 *)(const void *)(at.values + 32 * part);
+        k.codes[1] = *(const uint4 *)(const void *)(at.values + 32 * part + 16);
+        k.scale = load_f32(at.scales);
+    }
+}
+static __device__ inline void put_quick(const struct quick_key &k, enum row_format format, uint16_t *to)
+{
+    uint4 *out = (uint4 *)(void *)to;
+    if (format == ROW_INDEX_FP4) {
+        const uint32_t byte = __float_as_uint(k.scale);
+        out[0] = e2m1_channels(k.codes[0].x, byte);
+        out[1] = e2m1_channels(k.codes[0].y, byte);
+        out[2] = e2m1_channels(k.codes[0].z, byte);
+        out[3] = e2m1_channels(k.codes[0].w, byte);
+    } else {
+        out[0] = e4m3_channels(make_uint2(k.codes[0].x, k.codes[0].y), k.scale);
+        out[1] = e4m3_channels(make_uint2(k.codes[0].z, k.codes[0].w), k.scale);
+        out[2] = e4m3_channels(make_uint2(k.codes[1].x, k.codes[1].y), k.scale);
+        out[3] = e4m3_channels(make_uint2(k.codes[1].z, k.codes[1].w), k.scale);
+    }
+}
+
+/* A warp takes 8 keys a tile of the instruction: heads are its M operand, keys its N operand; heads are added in
+ * binary64. DIM: channels, when they are known (0: not); keys are in registers then, for all heads.
  * F32:  sum_h w_h max(0, q_h k)                                      (v41-model.md 6.2, mode P)
  * BF16: bf(sum_h bf(bf(max(0, bf(q_h k))) w_h))                      (mode R; v4-model.md 5.6 step 4)
  * INT8: (sum_h max(0, f32(q_h k) sigma_h) w_h) sigma of the key      (v4-model.md 7.4) */
-static __global__ void score_kernel(struct scoring s)
+enum { QUICK_DIM = 128 };
+template <int DIM> struct score_tile {
+    enum { TILES = DIM ? 2 : 1, KEYS = 8 * TILES };
+};
+
+template <int DIM> static __global__ void __launch_bounds__(THREADS, DIM ? 3 : 4) score_kernel(struct scoring s)
 {
+    enum { TILES = score_tile<DIM>::TILES, KEYS = score_tile<DIM>::KEYS, STEPS = DIM / 16 };
     await_earlier();
     LAUNCHED_SHARED(uint16_t, shared_q, 16);
     const struct op_index_select &op = s.op;
-    int pitch = s.dim + 8, group = lane_of() / 4, pair = lane_of() % 4 * 2;
+    const int dim = DIM ? DIM : s.dim, pitch = dim + 8, eights = dim / 8, group = lane_of() / 4,
+              pair = lane_of() % 4 * 2;
     float *w = (float *)(void *)(shared_q + s.heads * pitch), *sigma = w + s.heads;
-    uint16_t *key = (uint16_t *)(void *)(sigma + s.heads) + warp_of() * 8 * pitch;
+    uint16_t *key = (uint16_t *)(void *)(sigma + s.heads) + warp_of() * KEYS * pitch;
     int64_t row = row_of(s, blockIdx.y);
-    int request = s.step.batch_id[row], visible = visible_of(s, row);
+    int request = s.step.batch_id[row], visible = visible_of(s, row), n = s.pooled ? places_of(s, row) : visible;
     float *scores = s.scores + blockIdx.y * s.stride, *trace = op.scores ? op.scores + row * op.score_stride : NULL;
+    /* of the matrices that make an A fragment: rows g of heads h and h + 8, channels c and c + 8 */
+    const uint32_t q_at = (uint32_t)__cvta_generic_to_shared(shared_q + lane_of() % 16 * pitch + lane_of() / 16 * 8);
 
-    const int eights = s.dim / 8;
+    if ((int64_t)blockIdx.x * WARPS * KEYS >= n)
+        return;
     for (int i = threadIdx.x; i < s.heads * eights; i += THREADS) {
         int h = i / eights, c = i % eights * 8;
         uint4 bits = make_uint4(0, 0, 0, 0);
@@ -196,50 +284,94 @@ static __global__ void score_kernel(struct scoring s)
     }
     __syncthreads();
 
-    for (int first = (blockIdx.x * WARPS + warp_of()) * 8; first < visible; first += gridDim.x * WARPS * 8) {
-        float key_scale = 1.0f; /* of key `group`'s row, held by its four lanes */
-        struct row_address at;
-        int t = first + group;
-        bool there =
-            t < visible && (!op.use_candidates || in_pool(s, row, t)) && plane_find(op.plane, s.step, request, t, &at);
-        if (there && op.mode == SCORE_INT8)
-            key_scale = load_f32(at.scales);
-#pragma unroll 4
-        for (int c = lane_of() % 4 * 8; c < s.dim; c += 32)
-            *(uint4 *)(void *)(key + group * pitch + c) =
-                there ? index_channels(op.plane.format, at, c, op.dim) : make_uint4(0, 0, 0, 0);
+    for (int first = (blockIdx.x * WARPS + warp_of()) * KEYS; first < n; first += gridDim.x * WARPS * KEYS) {
+        float key_scale[TILES]; /* of key `group`'s row, held by its four lanes */
+        bool there[TILES];
+        struct row_address at[TILES];
+        struct quick_key quick[TILES];
+#pragma unroll
+        for (int j = 0; j < TILES; j++) {
+            int place = first + 8 * j + group, t = place < n ? row_in_place(s, row, place) : visible;
+            there[j] = t < visible && (s.pooled || !op.use_candidates || in_pool(s, row, t)) &&
+                       plane_find(op.plane, s.step, request, t, &at[j]);
+            key_scale[j] = there[j] && op.mode == SCORE_INT8 ? load_f32(at[j].scales) : 1.0f;
+            if (DIM && there[j] && is_quick(op.plane.format, at[j]))
+                ask_quick(quick[j], op.plane.format, at[j], lane_of() % 4);
+        }
+#pragma unroll
+        for (int j = 0; j < TILES; j++) {
+            uint16_t *to = key + (8 * j + group) * pitch;
+            if (DIM && there[j] && is_quick(op.plane.format, at[j]))
+                put_quick(quick[j], op.plane.format, to + lane_of() % 4 * 32);
+            else
+#pragma unroll 1
+                for (int c = lane_of() % 4 * 8; c < dim; c += 32)
+                    *(uint4 *)(void *)(to + c) =
+                        there[j] ? index_channels(op.plane.format, at[j], c, op.dim) : make_uint4(0, 0, 0, 0);
+        }
         __syncwarp();
 
-        double even = 0, odd = 0;
+        uint32_t known[TILES][DIM ? STEPS : 1][2];
+        const uint16_t *k = key + group * pitch + pair;
+        if constexpr (DIM != 0) {
+#pragma unroll
+            for (int j = 0; j < TILES; j++)
+#pragma unroll
+                for (int c = 0; c < STEPS; c++) {
+                    known[j][c][0] = pair_at(k + 8 * j * pitch + 16 * c);
+                    known[j][c][1] = pair_at(k + 8 * j * pitch + 16 * c + 8);
+                }
+        }
+        double even[TILES] = {}, odd[TILES] = {};
         for (int h = 0; h < s.heads; h += 16) {
-            float d[4] = {0, 0, 0, 0};
-            const uint16_t *q = shared_q + (h + group) * pitch + pair, *k = key + group * pitch + pair;
-            for (int c = 0; c < s.dim; c += 16)
-                mma(d, pair_at(q + c), pair_at(q + 8 * pitch + c), pair_at(q + c + 8), pair_at(q + 8 * pitch + c + 8),
-                    pair_at(k + c), pair_at(k + c + 8));
-            even += (double)score_term(op.mode, d[0], w[h + group], sigma[h + group]);
-            odd += (double)score_term(op.mode, d[1], w[h + group], sigma[h + group]);
-            even += (double)score_term(op.mode, d[2], w[h + group + 8], sigma[h + group + 8]);
-            odd += (double)score_term(op.mode, d[3], w[h + group + 8], sigma[h + group + 8]);
+            float d[TILES][4] = {};
+            const uint32_t q = q_at + (uint32_t)(h * pitch * 2);
+            if constexpr (DIM != 0) {
+#pragma unroll
+                for (int c = 0; c < STEPS; c++) {
+                    uint32_t a[4];
+                    load_fragments(a, q + 32 * c);
+#pragma unroll
+                    for (int j = 0; j < TILES; j++)
+                        mma(d[j], a[0], a[1], a[2], a[3], known[j][c][0], known[j][c][1]);
+                }
+            } else {
+                for (int c = 0; c < dim; c += 16) {
+                    uint32_t a[4];
+                    load_fragments(a, q + 2 * c);
+                    mma(d[0], a[0], a[1], a[2], a[3], pair_at(k + c), pair_at(k + c + 8));
+                }
+            }
+            const float w0 = w[h + group], w1 = w[h + group + 8], s0 = sigma[h + group], s1 = sigma[h + group + 8];
+#pragma unroll
+            for (int j = 0; j < TILES; j++) {
+                even[j] += (double)score_term(op.mode, d[j][0], w0, s0);
+                odd[j] += (double)score_term(op.mode, d[j][1], w0, s0);
+                even[j] += (double)score_term(op.mode, d[j][2], w1, s1);
+                odd[j] += (double)score_term(op.mode, d[j][3], w1, s1);
+            }
         }
-        for (int o = 4; o < WARP; o *= 2) {
-            even += __shfl_xor_sync(ALL_LANES, even, o);
-            odd += __shfl_xor_sync(ALL_LANES, odd, o);
-        }
-        /* lane i < 8 writes key i: its sum is with lane i / 2, its scale and whether it is there with lane 4 i */
-        float even_score = (float)__shfl_sync(ALL_LANES, even, lane_of() / 2 % 4);
-        float odd_score = (float)__shfl_sync(ALL_LANES, odd, lane_of() / 2 % 4);
-        float scale = __shfl_sync(ALL_LANES, key_scale, 4 * (lane_of() % 8));
-        bool found = __shfl_sync(ALL_LANES, there, 4 * (lane_of() % 8));
-        t = first + lane_of();
-        if (lane_of() < 8 && t < visible) {
-            float score = lane_of() % 2 ? odd_score : even_score;
-            score = op.mode == SCORE_BF16 ? round_bf16(score) : score * scale;
-            score = found ? score : -INFINITY;
-            if (t < s.stride)
-                scores[t] = score;
-            if (trace)
-                trace[t] = score;
+#pragma unroll
+        for (int j = 0; j < TILES; j++) {
+            for (int o = 4; o < WARP; o *= 2) {
+                even[j] += __shfl_xor_sync(ALL_LANES, even[j], o);
+                odd[j] += __shfl_xor_sync(ALL_LANES, odd[j], o);
+            }
+            /* lane i < 8 writes key i: its sum is with lane i / 2, its scale and whether it is there with lane 4 i */
+            float even_score = (float)__shfl_sync(ALL_LANES, even[j], lane_of() / 2 % 4);
+            float odd_score = (float)__shfl_sync(ALL_LANES, odd[j], lane_of() / 2 % 4);
+            float scale = __shfl_sync(ALL_LANES, key_scale[j], 4 * (lane_of() % 8));
+            bool found = __shfl_sync(ALL_LANES, there[j], 4 * (lane_of() % 8));
+            int place = first + 8 * j + lane_of();
+            if (lane_of() < 8 && place < n) {
+                float score = lane_of() % 2 ? odd_score : even_score;
+                score = op.mode == SCORE_BF16 ? round_bf16(score) : score * scale;
+                score = found ? score : -INFINITY;
+                if (place < s.stride)
+                    scores[place] = score;
+                if (trace)
+                    trace[place] = score;
+            }
         }
         __syncwarp();
     }
@@ -262,195 +394,22 @@ static __global__ void block_kernel(struct scoring s)
     s.block_scores[blockIdx.y * s.block_stride + block] = largest;
 }
 
-/* ---- the best of a row ---- */
-
-enum { SELECT_THREADS = 512, SELECT_WARPS = SELECT_THREADS / WARP, MOST_SORTED = 8192 };
-
-/* A number that orders as the score does; 0 for what is never kept (-inf, NaN). Zeros of both signs are equal. */
-static __device__ uint32_t order_of(float score)
-{
-    if (!(score > -INFINITY))
-        return 0;
-    uint32_t bits = __float_as_uint(score + 0.0f);
-    return bits & 0x80000000 ? ~bits : bits | 0x80000000;
-}
-
-/* Of counts by digit, the digit at which the sum from the largest down, and `above`, reaches k (0: it does not), and the
- * sum before it: a warp's work, a lane for eight digits. */
-static __device__ void find_digit(const int *count, int above, int k, int *digit, int *better)
-{
-    const int first = 255 - 8 * lane_of();
-    int sum = 0;
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        sum += count[first - i];
-    int before = sum;
-#pragma unroll
-    for (int o = 1; o < WARP; o *= 2) {
-        int other = __shfl_up_sync(ALL_LANES, before, o);
-        before += lane_of() >= o ? other : 0;
-    }
-    before += above - sum;
-    uint32_t reached = __ballot_sync(ALL_LANES, before + sum >= k);
-    if (lane_of() != (reached ? __ffs(reached) - 1 : WARP - 1))
-        return;
-    int at = first;
-    while (at > 0 && before + count[at] < k)
-        before += count[at--];
-    *digit = at;
-    *better = before;
-}
-
-enum { MOST_HELD = 8192 };
-
-/* The orders of a row's scores; the first of them are held in shared memory. */
-struct ordered_scores {
-    const float *scores;
-    uint32_t *held;
-    int n;
-    __device__ uint32_t at(int i) const { return i < MOST_HELD ? held[i] : order_of(scores[i]); }
-};
-
-static __device__ struct ordered_scores hold_scores(const float *scores, int n)
-{
-    LAUNCHED_SHARED(uint32_t, held_scores, 8);
-#pragma unroll 4
-    for (int i = threadIdx.x; i < n && i < MOST_HELD; i += SELECT_THREADS)
-        held_scores[i] = order_of(fresh(scores + i));
-    __syncthreads();
-    return {scores, held_scores, n};
-}
-
-static size_t held_bytes(int64_t n) { return (size_t)((n < MOST_HELD ? n : (int64_t)MOST_HELD) + 1) / 2 * 8; }
-
-/* The order of the k-th best, and how many are better: by eight bits at a time. Fewer than k: 0 and their number. */
-static __device__ void threshold(const struct ordered_scores &scores, int k, uint32_t *order, int *better)
-{
-    const int n = scores.n;
-    __shared__ int count[256], digit_found, better_found;
-    uint32_t prefix = 0;
-    int above = 0;
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        for (int i = threadIdx.x; i < 256; i += SELECT_THREADS)
-            count[i] = 0;
-        __syncthreads();
-        for (int first = warp_of() * WARP; first < n; first += SELECT_THREADS) {
-            int i = first + lane_of();
-            uint32_t o = i < n ? scores.at(i) : 0;
-            bool counts = o && (shift == 24 || o >> (shift + 8) == prefix >> (shift + 8));
-            int digit = counts ? (int)(o >> shift & 255) : -1;
-            uint32_t same = __match_any_sync(ALL_LANES, digit); /* many are alike: one lane adds for all */
-            if (counts && (same & ((1u << lane_of()) - 1)) == 0)
-                atomicAdd(&count[digit], __popc(same));
-        }
-        __syncthreads();
-        if (warp_of() == 0)
-            find_digit(count, above, k, &digit_found, &better_found);
-        __syncthreads();
-        prefix |= (uint32_t)digit_found << shift;
-        above = better_found;
-        __syncthreads();
-    }
-    *order = prefix;
-    *better = above;
-}
-
-/* Sorts count 64-bit numbers in shared memory, largest first; room for the next power of two. A thread keeps what it
- * compares with others of its warp. */
-static __device__ void sort_falling(unsigned long long *key, int count)
-{
-    int size = 1;
-    while (size < count)
-        size *= 2;
-    for (int i = count + threadIdx.x; i < size; i += SELECT_THREADS)
-        key[i] = 0;
-    __syncthreads();
-    for (int length = 2; length <= size; length *= 2) {
-        int gap = length / 2;
-        for (; gap >= WARP; gap /= 2) {
-            for (int i = threadIdx.x; i < size; i += SELECT_THREADS) {
-                int other = i ^ gap;
-                bool falling = (i & length) == 0;
-                if (other > i && (key[i] < key[other]) == falling) {
-                    unsigned long long moved = key[i];
-                    key[i] = key[other];
-                    key[other] = moved;
-                }
-            }
-            __syncthreads();
-        }
-        for (int first = warp_of() * WARP; first < size; first += SELECT_THREADS) {
-            const int i = first + lane_of();
-            unsigned long long own = i < size ? key[i] : 0;
-            for (int g = gap; g > 0; g /= 2) {
-                unsigned long long other = __shfl_xor_sync(ALL_LANES, own, g);
-                bool larger = (i & length) == 0 ? (i & g) == 0 : (i & g) != 0; /* whether this place wants it */
-                own = larger == (other > own) ? other : own;
-            }
-            if (i < size)
-                key[i] = own;
-        }
-        __syncthreads();
-    }
-}
-
-/* Keeps the k best of n, equal ones by the smaller id; ids ascending, or by falling score. Returns how many. */
-static __device__ int keep_best(const struct ordered_scores &scores, int k, bool by_score, int32_t *out)
-{
-    const int n = scores.n;
-    unsigned long long *sorted =
-        (unsigned long long *)(void *)(scores.held + ((n < MOST_HELD ? n : (int)MOST_HELD) + 1) / 2 * 2);
-    __shared__ int better_in[SELECT_WARPS], equal_in[SELECT_WARPS];
-    uint32_t order;
-    int better, done_better = 0, done_equal = 0, kept;
-    threshold(scores, k, &order, &better);
-    int wanted = k - better; /* of the equal ones, by id */
-
-    for (int first = 0; first < n; first += SELECT_THREADS) {
-        int id = first + threadIdx.x;
-        uint32_t o = id < n ? scores.at(id) : 0;
-        bool is_better = o > order, is_equal = o != 0 && o == order;
-        uint32_t betters = __ballot_sync(ALL_LANES, is_better), equals = __ballot_sync(ALL_LANES, is_equal);
-        uint32_t before = (1u << lane_of()) - 1;
-        if (lane_of() == 0) {
-            better_in[warp_of()] = __popc(betters);
-            equal_in[warp_of()] = __popc(equals);
-        }
-        __syncthreads();
-        int b = done_better + __popc(betters & before), e = done_equal + __popc(equals & before);
-        for (int i = 0; i < SELECT_WARPS; i++) {
-            if (i < warp_of()) {
-                b += better_in[i];
-                e += equal_in[i];
-            }
-            done_better += better_in[i];
-            done_equal += equal_in[i];
-        }
-        int place = b + (e < wanted ? e : wanted);
-        if (is_better || (is_equal && e < wanted)) {
-            if (by_score)
-                sorted[place] = (unsigned long long)o << 32 | (uint32_t)~id;
-            else
-                out[place] = id;
-        }
-        __syncthreads();
-    }
-    kept = done_better + (done_equal < wanted ? done_equal : wanted);
-    if (by_score) {
-        sort_falling(sorted, kept);
-        for (int i = threadIdx.x; i < kept; i += SELECT_THREADS)
-            out[i] = (int32_t) ~(uint32_t)sorted[i];
-    }
-    return kept;
-}
+/* ---- the choice ---- */
 
 static __global__ void __launch_bounds__(SELECT_THREADS) select_kernel(struct scoring s)
 {
     await_earlier();
-    int64_t row = row_of(s, blockIdx.x);
-    int visible = visible_of(s, row), n = visible < s.stride ? visible : (int)s.stride;
-    int kept = keep_best(hold_scores(s.scores + blockIdx.x * s.stride, n), s.op.topk, s.op.order == SELECTION_BY_SCORE,
-                         s.op.selected + row * s.op.topk);
+    int64_t row = row_of(s, blockIdx.y);
+    int32_t *out = s.op.selected + row * s.op.topk;
+    int kept = choose(s.rounds, blockIdx.y, s.scores + blockIdx.y * s.stride, places_of(s, row), blockIdx.x, s.op.topk,
+                      s.op.order == SELECTION_BY_SCORE, out);
+    if (kept < 0)
+        return;
+    if (s.pooled) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < kept; i += SELECT_THREADS)
+            out[i] = row_in_place(s, row, out[i]);
+    }
     if (threadIdx.x == 0)
         s.op.selected_count[row] = kept;
 }
@@ -458,31 +417,42 @@ static __global__ void __launch_bounds__(SELECT_THREADS) select_kernel(struct sc
 static __global__ void __launch_bounds__(SELECT_THREADS) select_blocks_kernel(struct scoring s)
 {
     await_earlier();
-    int64_t row = row_of(s, blockIdx.x);
+    int64_t row = row_of(s, blockIdx.y);
     int visible = visible_of(s, row), n = visible < s.stride ? visible : (int)s.stride;
-    int kept = keep_best(
-        hold_scores(s.block_scores + blockIdx.x * s.block_stride, (n + s.op.block_size - 1) / s.op.block_size),
-        s.op.topk_blocks, false, s.op.candidates + row * s.op.topk_blocks);
-    if (threadIdx.x == 0)
+    int kept = choose(s.block_rounds, blockIdx.y, s.block_scores + blockIdx.y * s.block_stride,
+                      (n + s.op.block_size - 1) / s.op.block_size, blockIdx.x, s.op.topk_blocks, false,
+                      s.op.candidates + row * s.op.topk_blocks);
+    if (kept >= 0 && threadIdx.x == 0)
         s.op.candidate_count[row] = kept;
+}
+
+template <int DIM> static qr_status run_scores(struct backend *b, const struct scoring *s, qr_error *err)
+{
+    enum { KEYS = score_tile<DIM>::KEYS };
+    size_t shared =
+        (size_t)s->heads * (s->dim + 8) * 2 + (size_t)s->heads * 8 + (size_t)WARPS * KEYS * (s->dim + 8) * 2;
+    int64_t tiles = (s->stride + WARPS * KEYS - 1) / (WARPS * KEYS);
+    dim3 grid((unsigned)(tiles < 512 ? tiles : 512), s->op.rows.count);
+    LAUNCH("index_select", score_kernel<DIM>, grid, THREADS, shared, *s);
+    return QR_OK;
 }
 
 static qr_status run_band(struct backend *b, const struct scoring *s, qr_error *err)
 {
-    size_t shared = (size_t)s->heads * (s->dim + 8) * 2 + (size_t)s->heads * 8 + (size_t)WARPS * 8 * (s->dim + 8) * 2;
-    int64_t tiles = (s->stride + WARPS * 8 - 1) / (WARPS * 8);
-    dim3 grid((unsigned)(tiles < 512 ? tiles : 512), s->op.rows.count);
-    LAUNCH("index_select", score_kernel, grid, THREADS, shared, *s);
+    qr_status st = s->op.dim == QUICK_DIM ? run_scores<QUICK_DIM>(b, s, err) : run_scores<0>(b, s, err);
+    if (st != QR_OK)
+        return st;
     if (s->op.make_candidates) {
         dim3 blocks((unsigned)((s->block_stride + THREADS - 1) / THREADS), s->op.rows.count);
         LAUNCH("index_select", block_kernel, blocks, THREADS, 0, *s);
-        LAUNCH("index_select", select_blocks_kernel, s->op.rows.count, SELECT_THREADS,
+        LAUNCH("index_select", select_blocks_kernel,
+               dim3(parts_of(&s->block_rounds, s->block_stride), s->op.rows.count), SELECT_THREADS,
                held_bytes(s->block_stride), *s);
     }
     size_t sorted = 1;
     while (sorted < (size_t)s->op.topk)
         sorted *= 2;
-    LAUNCH("index_select", select_kernel, s->op.rows.count, SELECT_THREADS,
+    LAUNCH("index_select", select_kernel, dim3(parts_of(&s->rounds, s->stride), s->op.rows.count), SELECT_THREADS,
            held_bytes(s->stride) + (s->op.order == SELECTION_BY_SCORE ? sorted * 8 : 0), *s);
     return QR_OK;
 }
@@ -508,11 +478,22 @@ qr_status cuda_index_select(struct backend *b, const struct op_index_select *op,
     s.heads = (op->heads + 15) / 16 * 16;
     s.dim = (op->dim + 15) / 16 * 16;
     s.stride = (int64_t)op->step->block_stride * op->plane.rows_per_block;
+    s.pooled = op->use_candidates && !op->make_candidates && !op->scores;
+    if (s.pooled && s.stride > (int64_t)op->topk_blocks * op->block_size)
+        s.stride = (int64_t)op->topk_blocks * op->block_size;
     s.block_stride = op->make_candidates ? (s.stride + op->block_size - 1) / op->block_size : 0;
-    int64_t most = cuda_of(b)->score_band / ((s.stride + s.block_stride) * 4);
+    s.rounds = rounds_of(s.stride, op->topk);
+    s.block_rounds = rounds_of(s.block_stride, op->topk_blocks);
+    int64_t lists =
+        s.rounds.list_stride > s.block_rounds.list_stride ? s.rounds.list_stride : s.block_rounds.list_stride;
+    int64_t most = cuda_of(b)->score_band / ((s.stride + s.block_stride + lists) * 4);
+    int32_t counters = s.rounds.counters > s.block_rounds.counters ? s.rounds.counters : s.block_rounds.counters;
+    if (counters && most > MOST_ARRIVED / counters)
+        most = MOST_ARRIVED / counters;
     if (most < 1)
         return qr_fail(err, QR_UNSUPPORTED, "index_select: scores of %lld rows are more than its scratch holds",
                        (long long)s.stride);
+    s.rounds.arrived = s.block_rounds.arrived = cuda_of(b)->arrived;
     for (int64_t first = 0; first < op->rows.count; first += most) {
         int64_t count = op->rows.count - first < most ? op->rows.count - first : most;
         s.op.rows.index = op->rows.index ? op->rows.index + first : NULL;
@@ -520,6 +501,7 @@ qr_status cuda_index_select(struct backend *b, const struct op_index_select *op,
         s.offset = (int32_t)first;
         s.scores = (float *)(void *)cuda_of(b)->scratch;
         s.block_scores = s.scores + count * s.stride;
+        s.rounds.lists = s.block_rounds.lists = (int32_t *)(void *)(s.block_scores + count * s.block_stride);
         qr_status st = run_band(b, &s, err);
         if (st != QR_OK)
             return st;
