@@ -1,7 +1,7 @@
 /* What the CUDA backend's streaming operators reach beside the memory they read: products of FP8, FP4 and INT8 weights
- * at the released widths, experts, what stands between two sub-blocks, attention. The bound is read in the same run.
- * Arguments name the parts to run (linear, expert, between, attend, or a word of a line's name); none: all.
- */
+ * at the released widths, experts, the choice among index keys, what stands between two sub-blocks, attention, likeliest
+ * ids. The bound is read in the same run. Arguments name the parts to run (linear, expert, index, between, attend, lists, or
+ * a word of a line's name); none: all. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -577,17 +577,19 @@ static void the_best_of_long_rows_are_those_of_sorting(void **state)
     static const struct {
         enum row_format format;
         int32_t dim, n, topk;
-        bool ties; /* all scores are zero */
+        enum { OF_ANY_SIGN, BELOW_ZERO, ALL_ZERO } scores;
     } cases[] = {
-        {ROW_INDEX_FP4, 32, 40001, 2048, false}, {ROW_INDEX_FP4, 32, 8193, 512, false},
-        {ROW_INDEX_FP4, 32, 24600, 1500, true},  {ROW_INDEX_FP4, 128, 20000, 512, false},
-        {ROW_INDEX_FP8, 128, 16400, 512, false},
+        {ROW_INDEX_FP4, 32, 40001, 2048, OF_ANY_SIGN}, {ROW_INDEX_FP4, 32, 8193, 512, OF_ANY_SIGN},
+        {ROW_INDEX_FP4, 32, 24600, 1500, ALL_ZERO},    {ROW_INDEX_FP4, 32, 9000, 2048, BELOW_ZERO},
+        {ROW_INDEX_FP4, 128, 20000, 512, OF_ANY_SIGN}, {ROW_INDEX_FP8, 128, 16400, 512, OF_ANY_SIGN},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct long_scene s;
         long_scene_make(&s, cases[i].format, cases[i].dim, cases[i].n, 90 + i);
-        if (cases[i].ties)
-            memset(s.weights, 0, sizeof s.weights);
+        for (int h = 0; h < HEADS; h++)
+            s.weights[h] = cases[i].scores == ALL_ZERO     ? 0
+                           : cases[i].scores == BELOW_ZERO ? -fabsf(s.weights[h])
+                                                           : s.weights[h];
         int32_t *found = malloc((size_t)cases[i].topk * 4), *want = malloc((size_t)cases[i].topk * 4);
         for (int round = 0; round < 4; round++) {
             const bool by_score = round % 2;
@@ -603,6 +605,8 @@ static void the_best_of_long_rows_are_those_of_sorting(void **state)
             int32_t n = long_select(&s, op, true, found);
             assert_int_equal(by_sorting(s.scores, s.n, op.topk, !by_score, want), n);
             assert_memory_equal(found, want, (size_t)n * 4);
+            if (by_score)
+                assert_true(cases[i].scores != BELOW_ZERO || s.scores[found[n - 1]] < 0);
         }
         free(found), free(want);
         long_scene_free(&s);

@@ -248,12 +248,12 @@ static __device__ inline void put_quick(const struct quick_key &k, enum row_form
  * F32:  sum_h w_h max(0, q_h k)                                      (v41-model.md 6.2, mode P)
  * BF16: bf(sum_h bf(bf(max(0, bf(q_h k))) w_h))                      (mode R; v4-model.md 5.6 step 4)
  * INT8: (sum_h max(0, f32(q_h k) sigma_h) w_h) sigma of the key      (v4-model.md 7.4) */
-enum { QUICK_DIM = 128 };
+enum { QUICK_DIM = 128, SCORE_THREADS = 128, SCORE_WARPS = SCORE_THREADS / WARP };
 template <int DIM> struct score_tile {
     enum { TILES = DIM ? 2 : 1, KEYS = 8 * TILES };
 };
 
-template <int DIM> static __global__ void __launch_bounds__(THREADS, DIM ? 3 : 4) score_kernel(struct scoring s)
+template <int DIM> static __global__ void __launch_bounds__(SCORE_THREADS, 6) score_kernel(struct scoring s)
 {
     enum { TILES = score_tile<DIM>::TILES, KEYS = score_tile<DIM>::KEYS, STEPS = DIM / 16 };
     await_earlier();
@@ -269,22 +269,23 @@ template <int DIM> static __global__ void __launch_bounds__(THREADS, DIM ? 3 : 4
     /* of the matrices that make an A fragment: rows g of heads h and h + 8, channels c and c + 8 */
     const uint32_t q_at = (uint32_t)__cvta_generic_to_shared(shared_q + lane_of() % 16 * pitch + lane_of() / 16 * 8);
 
-    if ((int64_t)blockIdx.x * WARPS * KEYS >= n)
+    if ((int64_t)blockIdx.x * SCORE_WARPS * KEYS >= n)
         return;
-    for (int i = threadIdx.x; i < s.heads * eights; i += THREADS) {
+    for (int i = threadIdx.x; i < s.heads * eights; i += SCORE_THREADS) {
         int h = i / eights, c = i % eights * 8;
         uint4 bits = make_uint4(0, 0, 0, 0);
         if (h < op.heads)
             bits = query_channels(op, row, h, c);
         *(uint4 *)(void *)(shared_q + h * pitch + c) = bits;
     }
-    for (int h = threadIdx.x; h < s.heads; h += THREADS) {
+    for (int h = threadIdx.x; h < s.heads; h += SCORE_THREADS) {
         w[h] = h < op.heads ? op.weights[row * op.heads + h] : 0.0f;
         sigma[h] = op.mode == SCORE_INT8 && h < op.heads ? ((const float *)op.query.scales)[row * op.heads + h] : 0.0f;
     }
     __syncthreads();
 
-    for (int first = (blockIdx.x * WARPS + warp_of()) * KEYS; first < n; first += gridDim.x * WARPS * KEYS) {
+    for (int first = (blockIdx.x * SCORE_WARPS + warp_of()) * KEYS; first < n;
+         first += gridDim.x * SCORE_WARPS * KEYS) {
         float key_scale[TILES]; /* of key `group`'s row, held by its four lanes */
         bool there[TILES];
         struct row_address at[TILES];
@@ -402,7 +403,7 @@ static __global__ void __launch_bounds__(SELECT_THREADS) select_kernel(struct sc
     int64_t row = row_of(s, blockIdx.y);
     int32_t *out = s.op.selected + row * s.op.topk;
     int kept = choose(s.rounds, blockIdx.y, s.scores + blockIdx.y * s.stride, places_of(s, row), blockIdx.x, s.op.topk,
-                      s.op.order == SELECTION_BY_SCORE, out);
+                      s.op.order == SELECTION_BY_SCORE, s.op.mode == SCORE_BF16, out);
     if (kept < 0)
         return;
     if (s.pooled) {
@@ -421,7 +422,7 @@ static __global__ void __launch_bounds__(SELECT_THREADS) select_blocks_kernel(st
     int visible = visible_of(s, row), n = visible < s.stride ? visible : (int)s.stride;
     int kept = choose(s.block_rounds, blockIdx.y, s.block_scores + blockIdx.y * s.block_stride,
                       (n + s.op.block_size - 1) / s.op.block_size, blockIdx.x, s.op.topk_blocks, false,
-                      s.op.candidates + row * s.op.topk_blocks);
+                      s.op.mode == SCORE_BF16, s.op.candidates + row * s.op.topk_blocks);
     if (kept >= 0 && threadIdx.x == 0)
         s.op.candidate_count[row] = kept;
 }
@@ -430,10 +431,10 @@ template <int DIM> static qr_status run_scores(struct backend *b, const struct s
 {
     enum { KEYS = score_tile<DIM>::KEYS };
     size_t shared =
-        (size_t)s->heads * (s->dim + 8) * 2 + (size_t)s->heads * 8 + (size_t)WARPS * KEYS * (s->dim + 8) * 2;
-    int64_t tiles = (s->stride + WARPS * KEYS - 1) / (WARPS * KEYS);
-    dim3 grid((unsigned)(tiles < 512 ? tiles : 512), s->op.rows.count);
-    LAUNCH("index_select", score_kernel<DIM>, grid, THREADS, shared, *s);
+        (size_t)s->heads * (s->dim + 8) * 2 + (size_t)s->heads * 8 + (size_t)SCORE_WARPS * KEYS * (s->dim + 8) * 2;
+    int64_t tiles = (s->stride + SCORE_WARPS * KEYS - 1) / (SCORE_WARPS * KEYS);
+    dim3 grid((unsigned)(tiles < 1024 ? tiles : 1024), s->op.rows.count);
+    LAUNCH("index_select", score_kernel<DIM>, grid, SCORE_THREADS, shared, *s);
     return QR_OK;
 }
 

@@ -48,15 +48,16 @@ struct contest {
     const int32_t *listed;
     uint32_t *held;
     int first, n;
+    bool halves; /* scores are bf16: the lower half of their orders says nothing */
     __device__ int place(int i) const { return listed ? fresh(listed + i) : first + i; }
     __device__ uint32_t at(int i) const { return i < MOST_HELD ? held[i] : order_of(fresh(scores + first + i)); }
 };
 
 /* listed: at most MOST_HELD. */
-static __device__ struct contest contest_of(const float *scores, const int32_t *listed, int first, int n)
+static __device__ struct contest contest_of(const float *scores, const int32_t *listed, int first, int n, bool halves)
 {
     LAUNCHED_SHARED(uint32_t, held_scores, 8);
-    struct contest c = {scores, listed, held_scores, first, n};
+    struct contest c = {scores, listed, held_scores, first, n, halves};
     __syncthreads();
 #pragma unroll 4
     for (int i = threadIdx.x; i < n && i < MOST_HELD; i += SELECT_THREADS) {
@@ -76,7 +77,7 @@ static __device__ void threshold(const struct contest &c, int k, uint32_t *order
     __shared__ int count[256], digit_found, better_found;
     uint32_t prefix = 0;
     int above = 0;
-    for (int shift = 24; shift >= 0; shift -= 8) {
+    for (int shift = 24; shift >= (c.halves ? 16 : 0); shift -= 8) {
         for (int i = threadIdx.x; i < 256; i += SELECT_THREADS)
             count[i] = 0;
         __syncthreads();
@@ -98,6 +99,8 @@ static __device__ void threshold(const struct contest &c, int k, uint32_t *order
         __syncthreads();
     }
     *order = prefix;
+    if (c.halves && prefix && !(prefix & 0x80000000)) /* as order_of has negative ones */
+        *order |= 0xFFFF;
     *better = above;
 }
 
@@ -229,7 +232,7 @@ static unsigned parts_of(const struct rounds *r, int64_t n)
 
 /* Block `part` of row `row`'s n scores; -1 unless it is the one that comes last and has chosen, else how many. */
 static __device__ int choose(const struct rounds &r, int64_t row, const float *scores, int n, int part, int k,
-                             bool by_score, int32_t *out)
+                             bool by_score, bool halves, int32_t *out)
 {
     __shared__ bool last;
     int parts = r.fan && n > MOST_HELD ? (n + MOST_HELD - 1) / MOST_HELD : 1;
@@ -238,7 +241,7 @@ static __device__ int choose(const struct rounds &r, int64_t row, const float *s
     int first = part * MOST_HELD, size = parts == 1 ? n : n - first < MOST_HELD ? n - first : (int)MOST_HELD;
     int32_t *lists = r.lists + row * r.list_stride;
     uint32_t *arrived = r.arrived + row * r.counters;
-    struct contest c = contest_of(scores, NULL, first, size);
+    struct contest c = contest_of(scores, NULL, first, size, halves);
     while (parts > 1) {
         int32_t *list = lists + (int64_t)part * k;
         for (int i = keep_best(c, k, false, list) + threadIdx.x; i < k; i += SELECT_THREADS)
@@ -253,7 +256,7 @@ static __device__ int choose(const struct rounds &r, int64_t row, const float *s
         if (!last)
             return -1;
         __threadfence();
-        c = contest_of(scores, lists + (int64_t)group * r.fan * k, 0, members * k);
+        c = contest_of(scores, lists + (int64_t)group * r.fan * k, 0, members * k, halves);
         lists += (int64_t)parts * k;
         arrived += merged;
         part = group;
