@@ -160,7 +160,7 @@ template <int TOKENS> static qr_status start_down(struct backend *b, const struc
 
 /* What both products share; a place is that of a unit. */
 struct int8_wide_work {
-    enum { PACKED = 0, SEVERAL = 0 };
+    enum { PACKED = 0, VARIES = 0, SEVERAL = 0 };
     typedef struct int8_place place;
     const struct int8_work &w;
     __device__ int scales() const { return 1; }

@@ -26,9 +26,10 @@ struct wide_place {
 
 /* A unit is 64 inner columns: of w1 to the first warpgroup, of w3 to the second. */
 template <int TOKENS> struct wide_up_work {
-    enum { PACKED = 0 };
+    enum { PACKED = 0, VARIES = 1 };
     const struct expert_work &w;
     typedef struct wide_place place;
+    __device__ int rows(const place &at) const { return at.item.count; }
     __device__ int across() const { return (w.inner + SLAB_ROWS - 1) / SLAB_ROWS; }
     __device__ int units() const { return fresh(w.item_count) * across(); }
     __device__ const struct weight_view &shape() const { return w.up; }
@@ -66,9 +67,10 @@ template <int TOKENS> struct wide_up_work {
 };
 
 template <int TOKENS> struct wide_down_work {
-    enum { PACKED = 0 };
+    enum { PACKED = 0, VARIES = 1 };
     const struct expert_work &w;
     typedef struct wide_place place;
+    __device__ int rows(const place &at) const { return at.item.count; }
     __device__ int across() const { return (w.hidden + WIDE_ROWS - 1) / WIDE_ROWS; }
     __device__ int units() const { return fresh(w.item_count) * across(); }
     __device__ const struct weight_view &shape() const { return w.down; }

@@ -113,7 +113,7 @@ static qr_status choose_product(struct backend *b, const struct int8_product *w,
 /* ---- of many rows ---- */
 
 template <int TOKENS, bool MANY_SCALES> struct int8_wide_work {
-    enum { PACKED = 0, SEVERAL = MANY_SCALES };
+    enum { PACKED = 0, VARIES = 0, SEVERAL = MANY_SCALES };
     typedef struct linear_wide_place place;
     const struct int8_product &w;
     __device__ int units() const { return w.token_tiles * w.row_tiles * w.p.pieces; }

@@ -54,7 +54,7 @@ static __global__ void pack_rows(struct activation in, struct row_list rows, int
 /* ---- the product ---- */
 
 template <int TOKENS> struct linear_wide_work {
-    enum { PACKED = 1 };
+    enum { PACKED = 1, VARIES = 0 };
     const struct wide_product &w;
     typedef struct linear_wide_place place;
     __device__ int units() const { return w.token_tiles * w.row_tiles * w.p.pieces; }

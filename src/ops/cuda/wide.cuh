@@ -9,8 +9,8 @@
  * the matrix unit calls 128-byte swizzle). Either they lie so in memory, a tile behind the other (PACKED), or the
  * copying threads bring them so from rows in unit order.
  *
- * Threads. Two warpgroups sum, each 64 rows of W: a warp has half a tile of 32 rows, whose operands are contiguous for a
- * lane. A third copies weights and rows into a ring of stages. */
+ * Threads. Two warpgroups sum, each 64 rows of W: a warp has half a tile of 32 rows, whose operands are contiguous for
+ * a lane. A third copies weights and rows into a ring of stages. */
 #ifndef QR_OPS_CUDA_WIDE_CUH
 #define QR_OPS_CUDA_WIDE_CUH
 
@@ -32,7 +32,11 @@ static __host__ __device__ constexpr int half_of(int tokens) { return tokens < 6
 /* The ring's parts for a format and a number of rows of activations. */
 template <int FORMAT, int TOKENS> struct wide_ring {
     enum { HALF = half_of(TOKENS), HALVES = TOKENS / HALF };
-    enum { PIECE = stage_columns<FORMAT>() / BLOCK_COLUMNS * blocks<FORMAT>::BYTES, CODES = WIDE_TILES * PIECE, ROWS = TOKENS * STAGE_ROW_BYTES };
+    enum {
+        PIECE = stage_columns<FORMAT>() / BLOCK_COLUMNS * blocks<FORMAT>::BYTES,
+        CODES = WIDE_TILES * PIECE,
+        ROWS = TOKENS * STAGE_ROW_BYTES
+    };
     enum { SLABS = 2 * HALF * SLAB_PITCH * 4, ROOM = (220 << 10) - SLABS };
     enum { FIT = ROOM / (CODES + ROWS), STAGES = FIT < 12 ? FIT : 12 };
     enum { CODES_AT = STAGES * ROWS, SLABS_AT = CODES_AT + STAGES * CODES, BARRIERS_AT = SLABS_AT + SLABS };
@@ -145,14 +149,15 @@ template <int FORMAT, int TOKENS> struct wide_memory {
  *   const uint8_t *codes(place, t), *scales(place, t) of tile t of the unit
  *   const uint8_t *packed(place)                  PACKED: the rows' first tile; those of further columns lie behind it
  *   const uint8_t *row(place, token)              else: a row in unit order
+ *   int rows(place)                               VARIES: how many of the unit's rows are wanted
  *   void finish(place, first, const float *slab)  by the summing threads: sums [2][HALF][SLAB_PITCH] of rows of
  *                                                 activations from `first` of the unit on
  * PACKED: weights and places need no earlier kernel, and the caller has not waited for it; else it has. */
 
 /* The part of warp t of the copying ones: tile t of a stage. */
 template <int FORMAT, int TOKENS, typename Work>
-static __device__ inline void copy_weights(const wide_memory<FORMAT, TOKENS> &memory, const uint8_t *codes, int t, int stage,
-                                           int slot)
+static __device__ inline void copy_weights(const wide_memory<FORMAT, TOKENS> &memory, const uint8_t *codes, int t,
+                                           int stage, int slot)
 {
     typedef wide_ring<FORMAT, TOKENS> ring;
     if (t == 0)
@@ -195,7 +200,8 @@ static __device__ inline void copy_gathered(const Work &work, const wide_memory<
 {
     typedef wide_ring<FORMAT, TOKENS> ring;
     enum { LAG = ring::STAGES - 2 < 6 ? ring::STAGES - 2 : 6, EACH = TOKENS / 16 };
-    const int units = work.units(), stages = work.shape().k / stage_columns<FORMAT>(), first = thread / 8, piece = thread % 8;
+    const int units = work.units(), stages = work.shape().k / stage_columns<FORMAT>(), first = thread / 8,
+              piece = thread % 8;
     const uint32_t own = (uint32_t)(first * STAGE_ROW_BYTES + (piece ^ first % 8) * 16);
     ring_place<ring::STAGES> to = {0, 1}, shown = {0, 0};
     int started = 0;
@@ -211,6 +217,9 @@ static __device__ inline void copy_gathered(const Work &work, const wide_memory<
     for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
         const typename Work::place place = work.find(unit);
         const uint8_t *row[EACH], *codes = work.codes(place, t);
+        bool whole = true;
+        if constexpr (Work::VARIES)
+            whole = work.rows(place) > ring::HALF;
 #pragma unroll
         for (int i = 0; i < EACH; i++)
             row[i] = work.row(place, first + 16 * i) + piece * 16;
@@ -220,6 +229,8 @@ static __device__ inline void copy_gathered(const Work &work, const wide_memory<
                 copy_weights<FORMAT, TOKENS, Work>(memory, codes, t, s, to.slot);
 #pragma unroll
             for (int i = 0; i < EACH; i++) {
+                if (i >= ring::HALF / 16 && !whole)
+                    continue;
                 copy_16(memory.rows(to.slot) + own + (uint32_t)(16 * i * STAGE_ROW_BYTES), row[i]);
                 row[i] += STAGE_ROW_BYTES;
             }
@@ -300,83 +311,120 @@ template <int FORMAT, int TOKENS> struct wide_sums {
     }
 };
 
+/* Where a summing thread stands. */
+template <int FORMAT, int TOKENS> struct wide_stand {
+    int lane, group, warp, tile;                       /* tile of the unit */
+    uint32_t codes_at, scales_at, full_at, rows_first; /* in slot 0 */
+    ring_place<wide_ring<FORMAT, TOKENS>::STAGES> at;
+};
+
+/* The sums of a unit of which the first USED rows are wanted. */
+template <int FORMAT, int TOKENS, int USED, typename Work>
+static __device__ inline void
+sum_unit(const Work &work, const typename Work::place &place, wide_stand<FORMAT, TOKENS> &stand,
+         float (&total)[wide_ring<FORMAT, TOKENS>::HALVES][wide_ring<FORMAT, TOKENS>::HALF / 2])
+{
+    typedef wide_ring<FORMAT, TOKENS> ring;
+    enum { HALVES = wide_ring<FORMAT, USED>::HALVES };
+    const struct weight_view &shape = work.shape();
+    const int stages = shape.k / STAGE_COLUMNS;
+    const uint32_t codes_at = stand.codes_at, scales_at = stand.scales_at, full_at = stand.full_at;
+    ring_place<ring::STAGES> &at = stand.at;
+    wide_sums<FORMAT, USED> sums;
+    stored<FORMAT> raw;
+    uint32_t a[2][8];
+
+    const uint8_t *scales = FORMAT == WEIGHT_FP8 ? work.scales(place, stand.tile) : NULL;
+    uint32_t bytes = 0, bytes_next = 0; /* FP8: of the stage's blocks */
+    if (FORMAT == WEIGHT_FP8)
+        bytes = __ldg((const uint16_t *)(const void *)scales);
+    sums.begin(shape);
+    barrier_await(full_at + (uint32_t)(at.slot * 8), at.parity);
+    raw.template load<0>(codes_at + (uint32_t)(at.slot * ring::CODES), scales_at + (uint32_t)(at.slot * ring::CODES),
+                         bytes & 255);
+    raw.take(a[0]);
+    /* a block's weights are taken while the one before it is multiplied; behind the last, any */
+#pragma unroll 1
+    for (int s = 0; s < stages; s++) {
+        const uint32_t rows = rows_at(stand.rows_first + (uint32_t)(at.slot * ring::ROWS));
+        const uint32_t own = full_at + (uint32_t)(at.slot * 8), codes = (uint32_t)(at.slot * ring::CODES);
+        raw.template load<1>(codes_at + codes, scales_at + codes, bytes >> 8);
+        if (s + 1 < stages)
+            at.next();
+        if (FORMAT == WEIGHT_FP8)
+            bytes_next = __ldg((const uint16_t *)(const void *)(scales += s + 1 < stages ? 2 : 0));
+        sums.template start<0>(0, a[0], rows);
+        if constexpr (HALVES == 2)
+            sums.template start<1>(1, a[0], rows);
+        raw.take(a[1]);
+        barrier_await(full_at + (uint32_t)(at.slot * 8), at.parity);
+        bytes = bytes_next;
+        raw.template load<0>(codes_at + (uint32_t)(at.slot * ring::CODES),
+                             scales_at + (uint32_t)(at.slot * ring::CODES), bytes & 255);
+        if constexpr (HALVES == 2) {
+            sums.template add<1>(0, 0, a[0]);
+            sums.template start<0>(0, a[1], rows + (64 >> 4));
+            sums.template add<1>(1, 1, a[0]);
+            sums.end_block();
+            sums.template start<1>(1, a[1], rows + (64 >> 4));
+            raw.take(a[0]);
+            sums.template add<1>(0, 0, a[1]);
+            sums.template add<0>(1, 1, a[1]);
+        } else {
+            sums.template start<0>(1, a[1], rows + (64 >> 4));
+            sums.template add<1>(0, 0, a[0]);
+            sums.end_block();
+            raw.take(a[0]);
+            sums.template add<0>(0, 1, a[1]);
+        }
+        if (stand.lane == 0)
+            barrier_arrive<ring::STAGES * 8>(own);
+        sums.end_block();
+    }
+    at.next();
+
+#pragma unroll
+    for (int h = 0; h < HALVES; h++)
+#pragma unroll
+        for (int i = 0; i < ring::HALF / 2; i++)
+            total[h][i] = sums.total[h][i];
+}
+
 template <int FORMAT, int TOKENS, typename Work>
 static __device__ inline void sum_units(const Work &work, const wide_memory<FORMAT, TOKENS> &memory)
 {
     typedef wide_ring<FORMAT, TOKENS> ring;
-    enum { HALVES = ring::HALVES };
-    const struct weight_view &shape = work.shape();
-    const int units = work.units(), stages = shape.k / STAGE_COLUMNS;
-    const int lane = kept(lane_of()), group = threadIdx.x / WARPGROUP, warp = warp_of() % 4;
-    const int tile = group * 2 + warp / 2, m = warp % 2;
     typedef stored<FORMAT> stored_block;
-    const uint32_t piece = memory.codes(0) + (uint32_t)(tile * ring::PIECE);
-    const uint32_t codes_at = (uint32_t)kept((int)(piece + stored_block::own(m, lane)));
-    const uint32_t scales_at = FORMAT == WEIGHT_FP4 ? (uint32_t)kept((int)(piece + stored_block::own_scales(m, lane))) : 0;
-    const uint32_t full_at = (uint32_t)kept((int)memory.full(0)), rows_first = (uint32_t)kept((int)memory.rows(0));
-    wide_sums<FORMAT, TOKENS> sums;
-    stored_block raw;
-    uint32_t a[2][8];
-    ring_place<ring::STAGES> at = {0, 0};
+    enum { HALVES = ring::HALVES };
+    const int units = work.units();
+    wide_stand<FORMAT, TOKENS> stand = {kept(lane_of()), (int)threadIdx.x / WARPGROUP, warp_of() % 4};
+    stand.tile = stand.group * 2 + stand.warp / 2;
+    const int m = stand.warp % 2;
+    const uint32_t piece = memory.codes(0) + (uint32_t)(stand.tile * ring::PIECE);
+    stand.codes_at = (uint32_t)kept((int)(piece + stored_block::own(m, stand.lane)));
+    stand.scales_at = FORMAT == WEIGHT_FP4 ? (uint32_t)kept((int)(piece + stored_block::own_scales(m, stand.lane))) : 0;
+    stand.full_at = (uint32_t)kept((int)memory.full(0));
+    stand.rows_first = (uint32_t)kept((int)memory.rows(0));
 
     for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
         const typename Work::place place = work.find(unit);
-        const uint8_t *scales = FORMAT == WEIGHT_FP8 ? work.scales(place, tile) : NULL;
-        uint32_t bytes = 0, bytes_next = 0; /* FP8: of the stage's blocks */
-        if (FORMAT == WEIGHT_FP8)
-            bytes = __ldg((const uint16_t *)(const void *)scales);
-        sums.begin(shape);
-        barrier_await(full_at + (uint32_t)(at.slot * 8), at.parity);
-        raw.template load<0>(codes_at + (uint32_t)(at.slot * ring::CODES), scales_at + (uint32_t)(at.slot * ring::CODES),
-                             bytes & 255);
-        raw.take(a[0]);
-        /* a block's weights are taken while the one before it is multiplied; behind the last, any */
-#pragma unroll 1
-        for (int s = 0; s < stages; s++) {
-            const uint32_t rows = rows_at(rows_first + (uint32_t)(at.slot * ring::ROWS));
-            const uint32_t own = full_at + (uint32_t)(at.slot * 8), codes = (uint32_t)(at.slot * ring::CODES);
-            raw.template load<1>(codes_at + codes, scales_at + codes, bytes >> 8);
-            if (s + 1 < stages)
-                at.next();
-            if (FORMAT == WEIGHT_FP8)
-                bytes_next = __ldg((const uint16_t *)(const void *)(scales += s + 1 < stages ? 2 : 0));
-            sums.template start<0>(0, a[0], rows);
-            if constexpr (HALVES == 2)
-                sums.template start<1>(1, a[0], rows);
-            raw.take(a[1]);
-            barrier_await(full_at + (uint32_t)(at.slot * 8), at.parity);
-            bytes = bytes_next;
-            raw.template load<0>(codes_at + (uint32_t)(at.slot * ring::CODES),
-                                 scales_at + (uint32_t)(at.slot * ring::CODES), bytes & 255);
-            if constexpr (HALVES == 2) {
-                sums.template add<1>(0, 0, a[0]);
-                sums.template start<0>(0, a[1], rows + (64 >> 4));
-                sums.template add<1>(1, 1, a[0]);
-                sums.end_block();
-                sums.template start<1>(1, a[1], rows + (64 >> 4));
-                raw.take(a[0]);
-                sums.template add<1>(0, 0, a[1]);
-                sums.template add<0>(1, 1, a[1]);
-            } else {
-                sums.template start<0>(1, a[1], rows + (64 >> 4));
-                sums.template add<1>(0, 0, a[0]);
-                sums.end_block();
-                raw.take(a[0]);
-                sums.template add<0>(0, 1, a[1]);
-            }
-            if (lane == 0)
-                barrier_arrive<ring::STAGES * 8>(own);
-            sums.end_block();
-        }
-        at.next();
-
-        float *slab = memory.slab(group) + warp * 16 + lane / 4 + lane % 4 * 2 * SLAB_PITCH;
+        float total[HALVES][ring::HALF / 2];
+        bool whole = true;
+        if constexpr (Work::VARIES && HALVES == 2)
+            whole = work.rows(place) > ring::HALF;
+        if (whole)
+            sum_unit<FORMAT, TOKENS, TOKENS>(work, place, stand, total);
+        else
+            sum_unit<FORMAT, TOKENS, ring::HALF>(work, place, stand, total);
+        float *slab = memory.slab(stand.group) + stand.warp * 16 + stand.lane / 4 + stand.lane % 4 * 2 * SLAB_PITCH;
 #pragma unroll
         for (int h = 0; h < HALVES; h++) {
+            if (h > 0 && !whole)
+                break;
             meet<1, SUMMING>();
 #pragma unroll
             for (int i = 0; i < ring::HALF / 2; i++)
-                slab[(i / 4 * 8 + i % 2) * SLAB_PITCH + i % 4 / 2 * 8] = sums.total[h][i];
+                slab[(i / 4 * 8 + i % 2) * SLAB_PITCH + i % 4 / 2 * 8] = total[h][i];
             meet<1, SUMMING>();
             work.finish(place, h * ring::HALF, memory.slab(0));
         }
