@@ -132,22 +132,34 @@ def clients_that_go(s):
             time.sleep(seconds)
             c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
             c.close()
-            f.expect("a client that went away", until(lambda: s.metric("requests_running") == 0, 5), (stream, seconds))
-    # a client that shuts down its side and still reads has a second
-    c = socket.create_connection((s.host, s.port), 60)
+            f.expect("a client that went away", until(lambda: s.metric("requests_running") == 0), (stream, seconds))
+    cancelled = lambda: s.metric('requests_finished_total{reason="cancelled"}')
+    f.expect("cancelled ones are counted", until(lambda: cancelled() == 4), cancelled())
+    # a client that shuts down its side and still reads has a second, in which a busy machine may not get as far
     text = json.dumps(HELLO).encode()
-    c.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text)
-    c.shutdown(socket.SHUT_WR)
-    got = b""
-    while piece := c.recv(65536):
-        got += piece
+    for _ in range(20):
+        c = socket.create_connection((s.host, s.port), 60)
+        c.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text)
+        c.shutdown(socket.SHUT_WR)
+        got = b""
+        while piece := c.recv(65536):
+            got += piece
+        if got:
+            break
     f.expect("a half-closed client", b"HTTP/1.1 200" in got and b"chatcmpl-" in got, got[:200])
     for wrong in (b"Host: x\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}x", b"Host: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
                   b"Content-Length: 2\r\n\r\n{}"):
         got = s.raw(b"POST /tokenize HTTP/1.1\r\n" + wrong)
         f.expect("a request that can be read in two ways", got.startswith(b"HTTP/1.1 400") and got.count(b"HTTP/1.1") == 1, got[:300])
-    f.expect("cancelled ones are counted", s.ask("GET", "/metrics")[2].count(b'finished_total{reason="cancelled"} 4') == 1, "")
     f.expect("it is counted", s.ask("GET", "/metrics")[2].count(b"disconnects_total{phase=") == 3, "")
+
+
+def reaches(s):
+    try:
+        s.connect().connect()
+        return True
+    except OSError:
+        return False
 
 
 def slow_reader(s):
@@ -159,7 +171,7 @@ def slow_reader(s):
     f.expect("it runs", until(lambda: s.metric("requests_running") == 1), "")
     f.expect("another is answered", s.post(CHAT, HELLO)[0] == 200, "")
     c.close()
-    f.expect("it ends", until(lambda: s.metric("requests_running") == 0, 10), "")
+    f.expect("it ends", until(lambda: s.metric("requests_running") == 0), "")
 
 
 def begins(folder):
@@ -266,7 +278,7 @@ with tempfile.TemporaryDirectory() as folder:
         begun = running.getresponse()  # its headers are here: it is a stream from now on
         # the first signal drains, the second ends what is left with an error event
         s.process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
+        f.expect("no new connection", until(lambda: not reaches(s)), "")
         f.expect("it drains", s.process.poll() is None, "")
         s.process.send_signal(signal.SIGTERM)
         answer = begun.read().decode()
