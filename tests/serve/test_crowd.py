@@ -107,7 +107,8 @@ with Served("--quiet", "--max-queue", "2000", "--max-num-seqs", "16", "--max-mod
     f.expect("the answers of an idle server", not wrong, wrong[:2])
     f.expect("everything ends", until(lambda: s.metric("requests_running") == 0 and s.metric("requests_waiting") == 0, 60), "")
     f.expect("no page is lost", until(lambda: s.metric('kv_blocks{state="free"}') == free), (s.metric('kv_blocks{state="free"}'), free))
-    f.expect("no file stays open", until(lambda: len(os.listdir(f"/proc/{s.process.pid}/fd")) <= open_files + 2, 30), os.listdir(f"/proc/{s.process.pid}/fd"))
+    # libmicrohttpd, where it is late, misses the end of a connection that comes with the last bytes, until 60 or 120 seconds have passed
+    f.expect("no file stays open", until(lambda: len(os.listdir(f"/proc/{s.process.pid}/fd")) <= open_files + 2, 180), os.listdir(f"/proc/{s.process.pid}/fd"))
     for _ in range(2):  # what a second crowd takes was taken by the first
         level = memory(s)
         asyncio.run(crowd(s))

@@ -10,7 +10,7 @@ sys.path.insert(0, os.path.join(os.environ["QUIRE_SOURCE"], "tests", "support"))
 from served import Faults, Served, until  # noqa: E402
 
 f = Faults()
-ASK = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 6000, "ignore_eos": True, "temperature": 0}  # still in progress when it is put to sleep
+ASK = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3000, "ignore_eos": True, "temperature": 0}  # still in progress when it is put to sleep
 KEY = {"x-api-key": "secret"}
 
 

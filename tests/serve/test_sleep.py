@@ -12,7 +12,7 @@ from served import Faults, Served, until  # noqa: E402
 f = Faults()
 CHAT = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, "temperature": 0}
-LONG = {**HELLO, "max_tokens": 4000, "ignore_eos": True}  # still in progress when it is found to be
+LONG = {**HELLO, "max_tokens": 2000, "ignore_eos": True}  # still in progress when it is found to be
 
 
 def begin(s, body, key):
