@@ -45,6 +45,8 @@ def answers_of_the_library(s):
             ("no version", b"GET /health\r\n\r\n", 400), ("no colon", b"GET /health HTTP/1.1\r\n" + HOST + b"nocolon\r\n\r\n", 400),
             ("another version", b"GET /health HTTP/2.0\r\n" + HOST + b"\r\n", 505),
             ("no number", b"POST /tokenize HTTP/1.1\r\n" + HOST + b"Content-Length: abc\r\n\r\n{}", 400),
+            ("a length beyond 64 bits", b"POST /tokenize HTTP/1.1\r\n" + HOST + b"Content-Length: " + b"9" * 23 + b"\r\n\r\n{}", 413),
+            ("a chunk beyond 64 bits", b"POST /tokenize HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 18 + b"\r\n", 413),
             ("no chunk", b"POST /tokenize HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
             ("far too large", b"GET /health HTTP/1.1\r\n" + HOST + b"a: " + b"x" * 200000 + b"\r\n\r\n", 431)):
         got = s.raw(data)
