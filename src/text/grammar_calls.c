@@ -81,23 +81,29 @@ static bool can_be_spelled(const char *name, size_t length)
     return true;
 }
 
-static grammar_node_id parameter_node(struct parameters *p, const struct schema_property *property, const char *before,
-                                      grammar_node_id next)
+/* A parameter behind the quotation mark before its name. */
+static grammar_node_id parameter_node(struct parameters *p, const struct schema_property *property, grammar_node_id next)
 {
     const struct json_name *name = &property->name;
     if (!can_be_spelled(name->text, name->length))
         schema_refuse(&p->schema.document, p->schema.document.root, "the property \"%.60s\" has a name that no call can spell", name->text);
     const grammar_node_id value = value_node(p, &property->schemas, next);
-    return tag(p->c, before, chat_write_parameter_open, grammar_text(p->c->json->g, name->text, name->length, value));
+    return grammar_text(p->c->json->g, name->text, name->length, value);
 }
 
-static grammar_node_id other_parameter(struct parameters *p, const struct schema_object *o, const char *before, grammar_node_id next)
+/* What opens the tag of all parameters that may come at one place, the first of a call or a later one. */
+static grammar_node_id opened(struct parameters *p, const char *before, grammar_node_id parameters)
+{
+    return tag(p->c, before, chat_write_parameter_open, parameters);
+}
+
+static grammar_node_id other_parameter(struct parameters *p, const struct schema_object *o, grammar_node_id next)
 {
     grammar_node_id named;
     if (!json_g_other(p->c->json, o->names, o->count, CODE_PLAIN, value_node(p, &o->others, next), &named))
         schema_refuse(&p->schema.document, p->schema.document.root,
                       "the names of properties differ in too many characters at one place");
-    return tag(p->c, before, chat_write_parameter_open, named);
+    return named;
 }
 
 static bool is_false(const struct schema_list *list)
@@ -113,23 +119,27 @@ static grammar_node_id object_parameters(struct parameters *p, const struct sche
 {
     struct grammar *g = p->c->json->g;
     struct schema_object o;
+    bool needed = false;
     if (!(schema_types(&p->schema.document, list) & SCHEMA_OBJECT) || !schema_object_read(&p->schema, list, &o))
         return GRAMMAR_NOTHING;
-    grammar_node_id behind = next, first = next;
+    grammar_node_id undeclared = next, first = next, names = GRAMMAR_NOTHING;
     if (o.says_others && !is_false(&o.others)) {
-        behind = grammar_loop(g);
-        grammar_set_loop(g, behind, other_parameter(p, &o, "\n", behind), next);
-        first = grammar_either(g, other_parameter(p, &o, "", behind), next);
+        undeclared = grammar_loop(g);
+        const grammar_node_id other = other_parameter(p, &o, undeclared);
+        grammar_set_loop(g, undeclared, opened(p, "\n", other), next);
+        first = grammar_either(g, opened(p, "", other), next);
     }
+    grammar_node_id behind = undeclared;
     for (uint32_t i = o.count; i-- > 0 && p->schema.document.status == QR_OK && !failed(p->c);) {
         const struct schema_property *q = &o.properties[i];
-        const bool never = is_false(&q->schemas);
-        const grammar_node_id here = never ? GRAMMAR_NOTHING : parameter_node(p, q, "", behind);
-        const grammar_node_id later = never ? GRAMMAR_NOTHING : parameter_node(p, q, "\n", behind);
-        first = q->required ? here : grammar_either(g, here, first);
-        behind = q->required ? later : grammar_either(g, later, behind);
+        const grammar_node_id here = is_false(&q->schemas) ? GRAMMAR_NOTHING : parameter_node(p, q, behind);
+        needed |= q->required;
+        names = q->required ? here : grammar_either(g, here, names);
+        behind = opened(p, "\n", names);
+        behind = needed ? behind : grammar_either(g, behind, undeclared);
     }
-    return first;
+    const grammar_node_id named = opened(p, "", names);
+    return needed ? named : grammar_either(g, named, first);
 }
 
 static grammar_node_id schema_parameters(struct parameters *p, const struct json *schema, grammar_node_id next)
@@ -147,9 +157,9 @@ static grammar_node_id schema_parameters(struct parameters *p, const struct json
 static grammar_node_id free_parameters(struct parameters *p, grammar_node_id next)
 {
     static const struct schema_object any = {.count = 0};
-    const grammar_node_id behind = grammar_loop(p->c->json->g);
-    grammar_set_loop(p->c->json->g, behind, other_parameter(p, &any, "\n", behind), next);
-    return grammar_either(p->c->json->g, other_parameter(p, &any, "", behind), next);
+    const grammar_node_id behind = grammar_loop(p->c->json->g), parameter = other_parameter(p, &any, behind);
+    grammar_set_loop(p->c->json->g, behind, opened(p, "\n", parameter), next);
+    return grammar_either(p->c->json->g, opened(p, "", parameter), next);
 }
 
 /* All the tool's names that a call can spell, each with any value of the kind that it gives as its one type; any names where it
@@ -160,7 +170,7 @@ static grammar_node_id declared_parameters(struct call_grammar *c, const struct 
     struct grammar *g = c->json->g;
     struct parameters p = {.c = c};
     struct json_document *string = NULL;
-    grammar_node_id behind = next, first = next;
+    grammar_node_id behind = next, names = GRAMMAR_NOTHING;
     const size_t count = tool->properties ? tool->properties->count : 0;
     const struct json **members = qr_calloc(count + 1, sizeof *members);
     if (!members || json_parse(text, strlen(text), "schema", true, &string, NULL) != QR_OK) {
@@ -173,15 +183,15 @@ static grammar_node_id declared_parameters(struct call_grammar *c, const struct 
     for (const struct json *m = count ? tool->properties->child : NULL; m; m = m->next)
         if (can_be_spelled(m->key, m->key_length))
             members[n++] = m;
-    if (!tool->properties)
-        first = free_parameters(&p, next);
+    grammar_node_id first = tool->properties ? next : free_parameters(&p, next);
     while (n-- > 0 && !failed(c) && p.schema.document.status == QR_OK) {
         struct schema_property q = {.name = {members[n]->key, members[n]->key_length}};
         if (tool_wants_string(tool, q.name.text, q.name.length))
             q.schemas = schema_list_of(&p.schema.document, json_root(string));
-        first = grammar_either(g, parameter_node(&p, &q, "", behind), first);
-        behind = grammar_either(g, parameter_node(&p, &q, "\n", behind), behind);
+        names = grammar_either(g, parameter_node(&p, &q, behind), names);
+        behind = grammar_either(g, opened(&p, "\n", names), next);
     }
+    first = grammar_either(g, opened(&p, "", names), first);
     note(c, schema_compiler_end(&p.schema));
     json_close(string);
     qr_free(members);
@@ -205,52 +215,93 @@ static qr_status by_schema(struct call_grammar *c, const struct tool *tool, qr_e
     return st;
 }
 
-static void tell_hint(const struct call_grammar *c, const struct tool *tool, const char *why)
+/* How far a tool that is not strict is held to what it declares. */
+enum hold { HOLD_SCHEMA, HOLD_NAMES, HOLD_NOTHING };
+
+static void tell_hint(const struct call_grammar *c, const struct tool *tool, bool names, const char *why)
 {
     qr_logf(c->log, QR_LOG_WARN, "the schema of the tool %.100s is only a hint, of its parameters %s: %s", tool->name,
-            tool->properties ? "the declared names are held to" : "nothing is held to", why);
+            names ? "the declared names are held to" : "nothing is held to", why);
 }
 
-/* Whether the whole schema of a tool can be obeyed: tries it on a grammar of its own. */
-static bool can_obey(struct call_grammar *c, const struct tool *tool)
+/* What the parameters of a tool take, by its schema or by its names, tried on a grammar of their own. QR_BAD_REQUEST: they do not
+ * go. */
+static qr_status try_parameters(struct call_grammar *c, const struct tool *tool, enum hold hold, size_t *nodes, qr_error *why)
 {
     struct json_grammar json = {.g = grammar_begin()};
     struct call_grammar trial = *c;
-    grammar_node_id out;
+    grammar_node_id out = GRAMMAR_NOTHING;
     if (!json.g) {
         c->json->g->no_memory = true;
-        return false;
+        return QR_NO_MEMORY;
     }
     trial.json = &json;
     trial.path = NULL;
-    qr_error why = {0};
-    qr_status st = by_schema(&trial, tool, &why, GRAMMAR_RETURN, &out);
+    trial.err = why;
+    qr_status st = QR_OK;
+    if (hold == HOLD_SCHEMA)
+        st = by_schema(&trial, tool, why, GRAMMAR_RETURN, &out);
+    else
+        out = declared_parameters(&trial, tool, GRAMMAR_RETURN);
+    st = st == QR_OK ? trial.status : st;
     if (st == QR_NO_MEMORY || json.g->no_memory)
         c->json->g->no_memory = true;
-    const bool large = json.g->too_large || json.g->node_count >= GRAMMAR_MOST_HINT;
+    const bool large = json.g->too_large || (hold == HOLD_SCHEMA && json.g->node_count >= GRAMMAR_MOST_HINT);
+    *nodes = json.g->node_count;
     grammar_release(json.g);
     if (st == QR_OK && large)
-        st = qr_fail(&why, QR_BAD_REQUEST, "it takes more than %d nodes of a grammar", GRAMMAR_MOST_HINT);
-    else if (st == QR_OK && out == GRAMMAR_NOTHING)
-        st = qr_fail(&why, QR_BAD_REQUEST, "no call could fit it");
-    if (failed(c))
-        return false;
-    if (st != QR_OK)
-        tell_hint(c, tool, why.message);
-    return st == QR_OK;
+        return qr_fail(why, QR_BAD_REQUEST, "it takes more than %d nodes of a grammar", GRAMMAR_MOST_HINT);
+    if (st == QR_OK && out == GRAMMAR_NOTHING)
+        return qr_fail(why, QR_BAD_REQUEST, "no call could fit it");
+    return st;
+}
+
+/* How far there is room, and the grammar is able, to hold the tool. */
+static enum hold choose_hold(struct call_grammar *c, const struct tool *tool)
+{
+    qr_error why = {0}, other;
+    size_t nodes;
+    const size_t taken = c->json->g->node_count;
+    qr_status st = try_parameters(c, tool, HOLD_SCHEMA, &nodes, &why);
+    if (st == QR_OK && taken + nodes > GRAMMAR_MOST_OBEYED)
+        st = qr_fail(&why, QR_BAD_REQUEST, "with the tools before it it takes more than %d nodes of a grammar", GRAMMAR_MOST_OBEYED);
+    if (st == QR_OK || failed(c))
+        return HOLD_SCHEMA;
+    const bool names = try_parameters(c, tool, HOLD_NAMES, &nodes, &other) == QR_OK && taken + nodes <= GRAMMAR_MOST_DECLARED;
+    if (!failed(c))
+        tell_hint(c, tool, names && tool->properties, why.message);
+    return names ? HOLD_NAMES : HOLD_NOTHING;
+}
+
+static grammar_node_id any_parameters(struct call_grammar *c, grammar_node_id next)
+{
+    struct parameters p = {.c = c};
+    struct json_document *any = NULL;
+    if (c->any)
+        return c->any;
+    if (json_parse("{}", 2, "schema", true, &any, NULL) != QR_OK) {
+        c->json->g->no_memory = true;
+        return GRAMMAR_NOTHING;
+    }
+    schema_compiler_begin(&p.schema, json_root(any), "parameters", c->json, c->err);
+    c->any = free_parameters(&p, next);
+    note(c, schema_compiler_end(&p.schema));
+    json_close(any);
+    return c->any;
 }
 
 static grammar_node_id parameters_node(struct call_grammar *c, const struct tool *tool, grammar_node_id next)
 {
     grammar_node_id out = GRAMMAR_NOTHING;
-    if (tool_is_strict(tool) || can_obey(c, tool)) {
-        note(c, by_schema(c, tool, c->err, next, &out));
-        if (c->status == QR_OK && c->json->g->too_large)
-            note(c, qr_fail(c->err, QR_BAD_REQUEST, "the parameters of %.100s take too large a grammar: more than %d nodes with what "
-                            "stands beside them", tool->name, GRAMMAR_MOST_NODES));
-    } else {
-        out = declared_parameters(c, tool, next);
-    }
+    const enum hold hold = tool_is_strict(tool) ? HOLD_SCHEMA : choose_hold(c, tool);
+    if (hold == HOLD_NAMES)
+        return declared_parameters(c, tool, next);
+    if (hold == HOLD_NOTHING)
+        return any_parameters(c, next);
+    note(c, by_schema(c, tool, c->err, next, &out));
+    if (c->status == QR_OK && c->json->g->too_large)
+        note(c, qr_fail(c->err, QR_BAD_REQUEST, "the parameters of %.100s take too large a grammar: more than %d nodes with what "
+                        "stands beside them", tool->name, GRAMMAR_MOST_NODES));
     return out;
 }
 
@@ -267,9 +318,10 @@ static grammar_node_id named(struct call_grammar *c, grammar_node_id next)
         g->no_memory = true;
         return ways;
     }
+    const grammar_node_id close = tag(c, "\n", chat_write_call_close, next);
+    c->any = 0;
     for (size_t i = 0; i < count && !failed(c); i++) {
         const struct tool *tool = c->only ? c->only : &c->tools->items[i];
-        const grammar_node_id close = tag(c, "\n", chat_write_call_close, next);
         const grammar_node_id body = grammar_puts(g, "\">\n", parameters_node(c, tool, close));
         choices[i] = (struct grammar_choice){tool->name, tool->name_length, body};
     }

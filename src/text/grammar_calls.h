@@ -8,6 +8,8 @@
 #include "text/grammar_json.h"
 
 enum { GRAMMAR_MOST_HINT = GRAMMAR_MOST_NODES / 8 };
+/* Up to so many nodes in all schemas of tools that are not strict are obeyed, and up to so many the names that they declare are. */
+enum { GRAMMAR_MOST_OBEYED = GRAMMAR_MOST_NODES / 4 * 3, GRAMMAR_MOST_DECLARED = GRAMMAR_MOST_NODES / 8 * 7 };
 
 struct call_grammar {
     struct json_grammar *json;
@@ -20,11 +22,13 @@ struct call_grammar {
     char *path;              /* [96] of what is refused in a schema */
     qr_error *err;
     qr_status status;        /* QR_OK until something fails */
+    grammar_node_id any;     /* any parameters, for all tools that have no more room; 0: not made yet */
 };
 
 /* Calls behind what opened the first one up to its name. Parameters stand in the order in which they are declared; a tool
  * that says strict is held to its whole schema, or refused where that is not supported; another one where that is
- * supported and takes no more than GRAMMAR_MOST_HINT nodes, or else, and the log says so, to the names that it declares. */
+ * supported and takes no more than GRAMMAR_MOST_HINT nodes, or else, and the log says so, to the names that it declares, or
+ * to nothing where many tools stand before it. */
 grammar_node_id call_grammar_named(struct call_grammar *c, grammar_node_id next);
 /* What forces a call, as the very ids that the prompt's text would have, then call_grammar_named. */
 grammar_node_id call_grammar_forced(struct call_grammar *c, grammar_node_id next);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "support/grammars.h"
 
 /* Whether the answer to the request may be that text; its end included. */
@@ -211,6 +212,43 @@ static void a_schema_that_is_too_large_is_a_hint_that_the_log_tells_of_or_refuse
     assert_non_null(strstr(err.message, "a>b"));
 }
 
+/* More tools than a grammar holds the schemas of: the first are held to theirs, others to their names, the last to nothing, and a
+ * strict one behind them to its own. */
+static void tools_that_are_not_strict_are_never_too_many(void **state)
+{
+    static const char *const good[] = {OPEN CALL("tool_0", TEXT("p0", "a") "\n" JSON("p1", "3")) CLOSE, OPEN CALL("tool_60", JSON("p1", "[]")) CLOSE,
+                                       OPEN CALL("tool_299", TEXT("any", "x") "\n" JSON("more", "{}")) CLOSE, OPEN CALL("strict", JSON("p1", "3")) CLOSE, NULL};
+    static const char *const bad[] = {OPEN CALL("tool_0", JSON("p1", "[]")) CLOSE, OPEN CALL("tool_0", TEXT("any", "x")) CLOSE, OPEN CALL("tool_60", TEXT("any", "x")) CLOSE,
+                                      OPEN CALL("tool_300", TEXT("any", "x")) CLOSE, OPEN CALL("strict", JSON("p1", "[]")) CLOSE, NULL};
+    const struct chat_options options = chat_options_default(CHAT_V41);
+    (void)state;
+    char *request = qr_calloc(1, 1 << 20), said[300] = "", properties[1200] = "", *at = request;
+    const struct qr_log log = {.write = keep_line, .user = said, .level = QR_LOG_WARN};
+    const char *param;
+    struct json_document *doc;
+    struct chat chat;
+    struct grammar *g = NULL;
+    qr_error err = {0};
+    for (int i = 0; i < 20; i++)
+        sprintf(properties + strlen(properties), "%s\"p%d\":{\"type\":\"%s\"}", i ? "," : "", i, i % 2 ? "integer" : "string");
+    at += sprintf(at, "{\"messages\":[{\"role\":\"user\",\"content\":\"Go.\"}],\"tool_choice\":\"required\",\"thinking\":false,\"tools\":[");
+    for (int i = 0; i < 300; i++)
+        at += sprintf(at, "{\"type\":\"function\",\"function\":{\"name\":\"tool_%d\",\"parameters\":{\"type\":\"object\",\"properties\":{%s},"
+                      "\"additionalProperties\":false}}},", i, properties);
+    sprintf(at, "{\"type\":\"function\",\"function\":{\"name\":\"strict\",\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{\"p1\":{\"type\":"
+                "\"integer\"}},\"additionalProperties\":false}}}]}");
+    must(json_parse(request, strlen(request), "request", false, &doc, &err), &err);
+    must(chat_render(json_root(doc), &options, &chat, NULL, &err), &err);
+    must(grammar_make_answer(&chat, CHAT_V41, rig.tok, &log, &g, NULL, &param, &err), &err);
+    assert_non_null(strstr(said, "the schema of the tool tool_299 is only a hint, of its parameters nothing is held to: with the tools before it"));
+    grammar_release(g);
+    chat_free(&chat);
+    json_close(doc);
+    check(CHAT_V41, request, good, true);
+    check(CHAT_V41, request, bad, false);
+    qr_free(request);
+}
+
 static void strict_tools_leave_text_free_and_hold_calls(void **state)
 {
     static const char request[] = REQUEST("\"tools\":[" TOOL(",\"strict\":true") "," BARE "]");
@@ -287,6 +325,7 @@ int main(void)
         cmocka_unit_test(other_tools_are_held_to_their_names),
         cmocka_unit_test(a_hint_leaves_out_names_that_cannot_be_spelled_and_holds_to_none_where_none_is_declared),
         cmocka_unit_test(parameters_that_nobody_declared_come_where_the_schema_lets_them),
+        cmocka_unit_test(tools_that_are_not_strict_are_never_too_many),
     };
     return cmocka_run_group_tests(tests, grammar_set_up, grammar_tear_down);
 }
