@@ -18,6 +18,7 @@ CASE(linear)
 static void linear_case(const char *name, enum weight_format format, int32_t n, int32_t k, int32_t tile, int32_t splits,
                         int32_t groups, enum act_format in, enum kind out, double within)
 {
+    k = twin_width(k);
     struct test_case c = {
         .name = name, .run = run_linear, .n = n, .k = k, .groups = groups, .format = in, .block = tile};
     int64_t cols = (int64_t)k * groups;
@@ -54,7 +55,8 @@ static void expert_case(const char *name, enum weight_format format, int32_t hid
                         bool shared)
 {
     const bool int8 = format == WEIGHT_INT8;
-    const int32_t rows = int8 ? MANY_ROWS : ROWS;
+    const int32_t rows = int8 ? twin_rows(MANY_ROWS) : ROWS;
+    hidden = twin_width(hidden);
     struct test_case c = {.name = name, .run = run_expert, .n = inner, .k = hidden, .block = block, .flag = shared};
     int32_t active = shared ? 1 : ACTIVE;
     c.rows = rows;

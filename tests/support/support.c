@@ -7,6 +7,14 @@
 
 #include "ops/device.h"
 
+/* A pattern of the names of the tests that a program of several runs. */
+static __attribute__((constructor)) void choose_tests(void)
+{
+    const char *only = getenv("QUIRE_TEST_ONLY");
+    if (only)
+        cmocka_set_test_filter(only);
+}
+
 const char *source_path(const char *relative)
 {
     static char paths[8][4096];

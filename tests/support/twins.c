@@ -94,6 +94,15 @@ struct activation twin_act(enum act_format format, const struct buffer *values, 
                                .scales = scale ? twin_at(scale, side) : NULL};
 }
 
+bool twins_are_short(void)
+{
+    const char *emulated = getenv("QUIRE_TEST_EMULATED");
+    return emulated && strcmp(emulated, "short") == 0;
+}
+
+int32_t twin_width(int32_t released) { return twins_are_short() && released > 2048 ? released / 4 : released; }
+int32_t twin_rows(int32_t rows) { return twins_are_short() && rows > 1024 ? rows / 4 : rows; }
+
 /* ---- cases ---- */
 
 static void clear(const struct test_case *c)
@@ -202,7 +211,8 @@ static void check_closeness(const struct test_case *c, int32_t rows, uint8_t *co
 
 void check_case(const struct test_case *c)
 {
-    static const int32_t counts[] = {1, 2, 7, 8, 9, 17, 50, 64, 200};
+    static const int32_t counts[] = {1, 9, 17, 50, 2, 7, 8, 64, 200};
+    const size_t tried = twins_are_short() ? 4 : sizeof counts / sizeof *counts;
     const int32_t rows = c->rows ? c->rows : ROWS;
     uint8_t *all[4] = {0};
     struct buffer *index = twin_room(ROWS * 4);
@@ -211,8 +221,10 @@ void check_case(const struct test_case *c)
     c->run(c, GPU, (struct row_list){NULL, rows});
     for (int i = 0; i < 4 && c->out[i].buffer; i++)
         all[i] = fetch(&c->out[i]);
-    for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
+    for (size_t k = 0; k < tried; k++) {
         int32_t first = (int32_t)(5 * k % 20), count = counts[k];
+        if (first + count > rows)
+            continue;
         clear(c);
         c->run(c, GPU, twin_list(index, first, count));
         for (int i = 0; i < 4 && c->out[i].buffer; i++) {
@@ -299,5 +311,8 @@ int twins_find(void)
     const qr_status st = backend_cuda_open(NULL, NULL, &twins.gpu, &err);
     if (st != QR_OK)
         print_message("skipped: %s\n", err.message);
+    else if (twins_are_short())
+        print_message("emulated: widths beyond 2048 and rows beyond 1024 are a fourth of a released model's, attention has 16 rows, and "
+                      "4 counts of rows are tried of 9\n");
     return st == QR_OK ? 0 : st == QR_UNSUPPORTED ? 77 : 1;
 }

@@ -56,6 +56,13 @@ struct activation twin_act(enum act_format format, const struct buffer *values, 
 /* Rows first .. first + count - 1, as a list of the device. */
 struct row_list twin_list(struct buffer *index, int32_t first, int32_t count);
 
+/* A width of a released model; where the device is the processor (QUIRE_TEST_EMULATED=short) a fourth of one beyond 2048, and so of
+ * rows beyond 1024. */
+int32_t twin_width(int32_t released);
+int32_t twin_rows(int32_t rows);
+/* Whether that is so. */
+bool twins_are_short(void);
+
 /* ---- cases ---- */
 
 enum kind { KIND_BYTES, KIND_BF16, KIND_F32, KIND_I32, KIND_IDS, KIND_BITS };
