@@ -43,6 +43,7 @@ struct emulated_thread {
 
 /* Who runs, and where: what threadIdx and its like mean. */
 extern struct emulated_thread *emulated_now;
+extern uint64_t emulated_blocks; /* that have begun so far */
 extern struct emulated_index blockIdx;
 extern struct emulated_index blockDim, gridDim;
 

@@ -6,12 +6,12 @@
 static cudaStream_t stream;
 static int failures;
 
-#define CHECK(what)                                                 \
-    do {                                                            \
-        if (!(what)) {                                              \
+#define CHECK(what)                                   \
+    do {                                              \
+        if (!(what)) {                                \
             printf("line %d: %s\n", __LINE__, #what); \
-            failures++;                                             \
-        }                                                           \
+            failures++;                               \
+        }                                             \
     } while (0)
 
 template <typename... P, typename... A>
@@ -258,7 +258,7 @@ static __global__ void products(float *f, int32_t *whole, double *d)
 }
 
 /* 64 rows of A in registers, 64 columns of B in the second 16 terms of rows of shared memory. */
-static __global__ void wide(float *out)
+static __global__ void wide(float *out, bool wait)
 {
     LAUNCHED_SHARED(uint8_t, x, 1024);
     const int own = (int)threadIdx.x, lane = own % 32, g = own / 32 * 16 + lane / 4, t = lane % 4;
@@ -270,12 +270,15 @@ static __global__ void wide(float *out)
     show_stores();
     __syncthreads();
     const uint32_t a[4] = {pair_of(g, 2 * t), pair_of(g + 8, 2 * t), pair_of(g, 2 * t + 8), pair_of(g + 8, 2 * t + 8)};
-    float d[32];
+    float d[32] = {};
     unit_begin();
     unit_multiply<false>(d, a, rows_at(shared_address(x) + 32));
     unit_multiply<true>(d, a, rows_at(shared_address(x) + 32));
     unit_close();
-    unit_await<0>();
+    if (wait)
+        unit_await<0>();
+    else
+        unit_await<1>();
     for (int i = 0; i < 32; i++)
         out[(g + i % 4 / 2 * 8) * 64 + i / 4 * 8 + 2 * t + i % 2] = d[i];
 }
@@ -290,9 +293,13 @@ static void products_are_those_of_rows_and_columns(void)
         CHECK(f[i] == (float)(1 + wanted(i / 8, i % 8, 16)) && d[i] == 1 + wanted(i / 8, i % 8, 16));
         CHECK(whole[i] == 1 + wanted(i / 8, i % 8, 32));
     }
-    CHECK(start(wide, 1, THREADS, 64 * 128, f) == cudaSuccess);
-    for (int i = 0; i < 64 * 64; i++)
-        CHECK(f[i] == (float)(2 * wanted(i / 64, i % 64, 16)));
+    for (int wait = 0; wait < 2; wait++) {
+        int right = 0;
+        CHECK(start(wide, 1, THREADS, 64 * 128, f, wait > 0) == cudaSuccess);
+        for (int i = 0; i < 64 * 64; i++)
+            right += f[i] == (float)(2 * wanted(i / 64, i % 64, 16));
+        CHECK(wait ? right == 64 * 64 : right < 64 * 64);
+    }
     cudaFreeAsync(f, stream);
     cudaFreeAsync(whole, stream);
     cudaFreeAsync(d, stream);

@@ -72,6 +72,7 @@ struct meeting {
 };
 
 struct emulated_thread *emulated_now;
+uint64_t emulated_blocks;
 struct emulated_index blockIdx, blockDim, gridDim;
 
 static struct {
@@ -353,6 +354,7 @@ static void prepare(void)
 static bool run_block(struct emulated_launch *l)
 {
     const struct emulated_index n = l->block;
+    emulated_blocks++;
     block.count = block.alive = (int)(n.x * n.y * n.z);
     block.first = block.behind = 0;
     block.spare = 0;

@@ -1,5 +1,6 @@
 /* wgmma.cuh: src/ops/cuda/wgmma.cuh for a processor. A warp of a warpgroup has its own 16 of the 64 rows of A, so it
- * multiplies for itself, and at once: that a product is waited for is not looked at. */
+ * multiplies for itself: when its group is waited for, with what shared memory holds then; under another order than 0
+ * sometimes at once. */
 #ifndef QR_TESTS_EMULATED_WGMMA_CUH
 #define QR_TESTS_EMULATED_WGMMA_CUH
 
@@ -10,8 +11,6 @@
 template <int COUNT> static inline void give_registers() {}
 template <int COUNT> static inline void take_registers() {}
 static inline void unit_begin() {}
-static inline void unit_close() {}
-template <int OPEN> static inline void unit_await() {}
 template <int N> static inline void settle(float (&)[N]) {}
 template <int N> static inline void settle(int32_t (&)[N]) {}
 template <int N> static inline void hold_operands(const uint32_t (&)[N]) {}
@@ -52,8 +51,8 @@ static inline void emulated_take_columns(uint16_t (*out)[16], int column, uint32
 
 /* ---- products ---- */
 
-template <typename Sum> struct emulated_unit_product {
-    Sum *d;
+struct emulated_unit_product {
+    void *d;
     uint32_t a[4], heads, rows; /* heads: the word of A in shared memory */
 };
 enum emulated_unit_kind { UNIT_REGISTERS, UNIT_SHARED, UNIT_COLUMNS };
@@ -63,7 +62,7 @@ template <typename Sum, typename Term, int N, bool ADD, int KIND>
 static void emulated_unit_multiply(void *brought[EMULATED_WARP])
 {
     enum { TERMS = 32 / sizeof(Term), EACH = 4 / sizeof(Term) };
-    typedef emulated_unit_product<Sum> product;
+    typedef emulated_unit_product product;
     const auto *one = (const product *)brought[0];
     Term a[16][TERMS], b[8][TERMS];
     for (int i = 0; i < WARP; i++) {
@@ -84,38 +83,104 @@ static void emulated_unit_multiply(void *brought[EMULATED_WARP])
         else
             emulated_take_rows(b, 8, one->rows + (uint32_t)(n / 8 * 1024 >> 4));
         for (int i = 0; ADD && i < WARP; i++)
-            emulated_take_sums(c, ((const product *)brought[i])->d + n / 2, i);
+            emulated_take_sums(c, (Sum *)((const product *)brought[i])->d + n / 2, i);
         emulated_multiply(c, a, b);
         for (int i = 0; i < WARP; i++)
-            emulated_put_sums(c, ((const product *)brought[i])->d + n / 2, i);
+            emulated_put_sums(c, (Sum *)((const product *)brought[i])->d + n / 2, i);
     }
+}
+
+/* ---- products under way, of a warp ---- */
+
+enum { MOST_UNIT_PRODUCTS = 64 };
+struct emulated_unit_queue {
+    uint64_t block;
+    uint32_t first, behind, group;
+    struct {
+        emulated_work *work;
+        uint32_t group;
+        emulated_unit_product lane[EMULATED_WARP];
+    } product[MOST_UNIT_PRODUCTS]; /* a ring */
+};
+
+static inline emulated_unit_queue &emulated_own_queue()
+{
+    static emulated_unit_queue queues[32];
+    emulated_unit_queue &q = queues[emulated_now->number / WARP];
+    if (q.block != emulated_blocks) { /* what an earlier block left */
+        q.block = emulated_blocks;
+        q.first = q.behind = q.group = 0;
+    }
+    return q;
+}
+
+/* Makes those of groups before that one. */
+static inline void emulated_unit_finish(emulated_unit_queue &q, uint32_t group)
+{
+    for (; q.first != q.behind && q.product[q.first % MOST_UNIT_PRODUCTS].group < group; q.first++) {
+        auto &p = q.product[q.first % MOST_UNIT_PRODUCTS];
+        void *brought[EMULATED_WARP];
+        for (int i = 0; i < WARP; i++)
+            brought[i] = &p.lane[i];
+        p.work(brought);
+    }
+}
+
+template <emulated_work *WORK> static void emulated_unit_start(void *brought[EMULATED_WARP])
+{
+    emulated_unit_queue &q = emulated_own_queue();
+    if (q.behind - q.first == MOST_UNIT_PRODUCTS)
+        emulated_fail("has %d products of wgmma under way", MOST_UNIT_PRODUCTS);
+    auto &p = q.product[q.behind++ % MOST_UNIT_PRODUCTS];
+    p.work = WORK;
+    p.group = q.group;
+    for (int i = 0; i < WARP; i++)
+        p.lane[i] = *(const emulated_unit_product *)brought[i];
+    if (emulated_choice(2))
+        emulated_unit_finish(q, q.group + 1);
+}
+
+static inline void emulated_unit_close(void *[EMULATED_WARP]) { emulated_own_queue().group++; }
+static inline void unit_close() { emulated_warp_meet(ALL_LANES, emulated_unit_close, NULL, "wgmma.commit_group"); }
+
+template <int OPEN> static void emulated_unit_await(void *[EMULATED_WARP])
+{
+    emulated_unit_queue &q = emulated_own_queue();
+    if (q.group > OPEN)
+        emulated_unit_finish(q, q.group - OPEN);
+}
+template <int OPEN> static inline void unit_await()
+{
+    emulated_warp_meet(ALL_LANES, emulated_unit_await<OPEN>, NULL, "wgmma.wait_group");
+}
+
+template <emulated_work *WORK> static inline void emulated_unit_meet(const emulated_unit_product &p)
+{
+    emulated_warp_meet(ALL_LANES, emulated_unit_start<WORK>, (void *)&p, "wgmma");
 }
 
 template <bool ADD, int N> static inline void unit_multiply(float (&d)[N], const uint32_t *a, uint32_t rows)
 {
-    emulated_unit_product<float> p = {d, {a[0], a[1], a[2], a[3]}, 0, rows};
-    emulated_warp_meet(ALL_LANES, emulated_unit_multiply<float, uint16_t, 2 * N, ADD, UNIT_REGISTERS>, &p,
-                       "wgmma of bf16");
+    emulated_unit_meet<emulated_unit_multiply<float, uint16_t, 2 * N, ADD, UNIT_REGISTERS>>(
+        {d, {a[0], a[1], a[2], a[3]}, 0, rows});
 }
 template <int N> static inline void unit_multiply(int32_t (&d)[N], const uint32_t (&a)[4], uint32_t rows)
 {
-    emulated_unit_product<int32_t> p = {d, {a[0], a[1], a[2], a[3]}, 0, rows};
-    emulated_warp_meet(ALL_LANES, emulated_unit_multiply<int32_t, int8_t, 2 * N, true, UNIT_REGISTERS>, &p,
-                       "wgmma of INT8");
+    emulated_unit_meet<emulated_unit_multiply<int32_t, int8_t, 2 * N, true, UNIT_REGISTERS>>(
+        {d, {a[0], a[1], a[2], a[3]}, 0, rows});
 }
 static inline void multiply_scores(float (&d)[32], uint32_t heads, uint32_t keys, bool add)
 {
-    emulated_unit_product<float> p = {d, {0, 0, 0, 0}, heads, keys};
-    emulated_warp_meet(ALL_LANES,
-                       add ? emulated_unit_multiply<float, uint16_t, 64, true, UNIT_SHARED>
-                           : emulated_unit_multiply<float, uint16_t, 64, false, UNIT_SHARED>,
-                       &p, "wgmma of bf16");
+    const emulated_unit_product p = {d, {0, 0, 0, 0}, heads, keys};
+    if (add)
+        emulated_unit_meet<emulated_unit_multiply<float, uint16_t, 64, true, UNIT_SHARED>>(p);
+    else
+        emulated_unit_meet<emulated_unit_multiply<float, uint16_t, 64, false, UNIT_SHARED>>(p);
 }
 static inline void multiply_values(float (&d)[64], uint32_t probabilities, uint32_t keys)
 {
-    emulated_unit_product<float> p = {d, {0, 0, 0, 0}, probabilities, keys};
-    emulated_warp_meet(ALL_LANES, emulated_unit_multiply<float, uint16_t, 128, true, UNIT_COLUMNS>, &p,
-                       "wgmma of bf16");
+    emulated_unit_meet<emulated_unit_multiply<float, uint16_t, 128, true, UNIT_COLUMNS>>(
+        {d, {0, 0, 0, 0}, probabilities, keys});
 }
 
 #endif
