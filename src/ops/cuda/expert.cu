@@ -1,4 +1,5 @@
 #include "ops/cuda/expert.cuh"
+#include "ops/cuda/few.cuh"
 
 /* The experts and their sum: v41-model.md 7.2, 7.3; v4-model.md 6.2, 7.4. */
 
@@ -204,7 +205,7 @@ template <int TOKENS> struct down_work {
 
 /* Q8: one expert for every row. */
 template <int FORMAT, int TOKENS, bool LARGE, bool Q8>
-static __global__ void __launch_bounds__(PRODUCT_THREADS, (product_residents<TOKENS, 2, FORMAT>()))
+static __global__ void __launch_bounds__(PRODUCT_THREADS, (form_residents<FORMAT, TOKENS, 2, LARGE>()))
     up_kernel(const __grid_constant__ struct expert_work w)
 {
     __shared__ struct few_places few;
@@ -212,28 +213,28 @@ static __global__ void __launch_bounds__(PRODUCT_THREADS, (product_residents<TOK
         await_earlier();
     if (w.few)
         sort_few(w, few);
-    stream_tiles<FORMAT, 2, TOKENS, LARGE, Q8>(up_work<TOKENS, Q8>{w, {w, &few}});
+    stream_form<FORMAT, 2, TOKENS, LARGE, Q8>(up_work<TOKENS, Q8>{w, {w, &few}});
 }
 
 template <int FORMAT, int TOKENS, bool LARGE>
-static __global__ void __launch_bounds__(PRODUCT_THREADS, (product_residents<TOKENS, 1, FORMAT>()))
+static __global__ void __launch_bounds__(PRODUCT_THREADS, (form_residents<FORMAT, TOKENS, 1, LARGE>()))
     down_kernel(const __grid_constant__ struct expert_work w)
 {
     __shared__ struct few_places few;
     if (w.few)
         sort_few(w, few);
     const down_work<TOKENS> work = {w, {w, &few}};
-    if (begins_in_seat<FORMAT>(w, work.v, work.tiles()))
+    if (begins_in_seat<FORMAT, form_ahead<FORMAT, TOKENS, LARGE>()>(w, work.v, work.tiles()))
         await_earlier();
-    stream_tiles<FORMAT, 1, TOKENS, LARGE, false>(work);
+    stream_form<FORMAT, 1, TOKENS, LARGE, false>(work);
 }
 
 template <int FORMAT, int TOKENS, bool LARGE, bool Q8>
 static qr_status start_up(struct backend *b, const struct expert_work *w, qr_error *err)
 {
     LAUNCH("expert", (up_kernel<FORMAT, TOKENS, LARGE, Q8>),
-           expert_blocks(b, w, w->inner, product_residents<TOKENS, 2, FORMAT>()), PRODUCT_THREADS,
-           (product_shared<TOKENS, 2, FORMAT>()), *w);
+           expert_blocks(b, w, w->inner, form_residents<FORMAT, TOKENS, 2, LARGE>()), PRODUCT_THREADS,
+           (form_shared<FORMAT, TOKENS, 2, LARGE>()), *w);
     return QR_OK;
 }
 
@@ -241,8 +242,8 @@ template <int FORMAT, int TOKENS, bool LARGE>
 static qr_status start_down(struct backend *b, const struct expert_work *w, qr_error *err)
 {
     LAUNCH("expert", (down_kernel<FORMAT, TOKENS, LARGE>),
-           expert_blocks(b, w, w->hidden, product_residents<TOKENS, 1, FORMAT>()), PRODUCT_THREADS,
-           (product_shared<TOKENS, 1, FORMAT>()), *w);
+           expert_blocks(b, w, w->hidden, form_residents<FORMAT, TOKENS, 1, LARGE>()), PRODUCT_THREADS,
+           (form_shared<FORMAT, TOKENS, 1, LARGE>()), *w);
     return QR_OK;
 }
 

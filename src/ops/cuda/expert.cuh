@@ -159,15 +159,15 @@ struct visiting {
 };
 
 /* Whether a block of threads may ask for w2 in a seat before it waits: for those of its first units, of `tiles` an item, as
- * far as its ring goes. */
-template <int FORMAT>
+ * far as its ring goes, AHEAD blocks. */
+template <int FORMAT, int AHEAD>
 static __device__ inline bool begins_in_seat(const struct expert_work &w, const struct visiting &v, int tiles)
 {
     if (!w.seating.books || fresh(&w.seating.books->seated) == 0)
         return false;
     const int together = FORMAT == WEIGHT_FP8 ? w.down.tile / BLOCK_COLUMNS : 1;
     const int each = w.down.k / BLOCK_COLUMNS / together / SPLITS * together; /* a warp has as many blocks of a unit or more */
-    if (!w.few || each < blocks<FORMAT>::STAGES - 1)
+    if (!w.few || each < AHEAD)
         return true;
     const int unit = blockIdx.x;
     return unit < v.items() * tiles && v.item_of(unit / tiles).expert >= w.op.experts;

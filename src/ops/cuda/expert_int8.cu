@@ -133,7 +133,7 @@ static __global__ void __launch_bounds__(PRODUCT_THREADS, (product_residents<TOK
     if (w.of.few)
         sort_few(w.of, few);
     const int8_down_work<TOKENS> work = {w, {w.of, &few}};
-    if (begins_in_seat<WEIGHT_INT8>(w.of, work.v, work.tiles()))
+    if (begins_in_seat<WEIGHT_INT8, blocks<WEIGHT_INT8>::STAGES - 1>(w.of, work.v, work.tiles()))
         await_earlier();
     stream_tiles<WEIGHT_INT8, 1, TOKENS, false, false>(work);
 }

@@ -1,3 +1,4 @@
+#include "ops/cuda/few.cuh"
 #include "ops/cuda/linear.cuh"
 
 /* The linears: v41-model.md 2.5, 3.5; v4-model.md 4.3, 7.3. */
@@ -67,19 +68,19 @@ template <int TOKENS> struct linear_work {
 };
 
 template <int FORMAT, int TOKENS, bool LARGE, bool Q8>
-static __global__ void __launch_bounds__(PRODUCT_THREADS, (product_residents<TOKENS, 1, FORMAT>()))
+static __global__ void __launch_bounds__(PRODUCT_THREADS, (form_residents<FORMAT, TOKENS, 1, LARGE>()))
     product_kernel(const __grid_constant__ struct product p)
 {
-    stream_tiles<FORMAT, 1, TOKENS, LARGE, Q8>(linear_work<TOKENS>{p});
+    stream_form<FORMAT, 1, TOKENS, LARGE, Q8>(linear_work<TOKENS>{p});
 }
 
 template <int FORMAT, int TOKENS, bool LARGE, bool Q8>
 static qr_status start_product(struct backend *b, const struct product *p, qr_error *err)
 {
-    int units = p->tiles * p->pieces, most = cuda_of(b)->processors * product_residents<TOKENS, 1, FORMAT>();
+    int units = p->tiles * p->pieces, most = cuda_of(b)->processors * form_residents<FORMAT, TOKENS, 1, LARGE>();
     dim3 grid(units < most ? units : most, (p->rows.count + TOKENS * TILE_TOKENS - 1) / (TOKENS * TILE_TOKENS));
     LAUNCH("linear", (product_kernel<FORMAT, TOKENS, LARGE, Q8>), grid, PRODUCT_THREADS,
-           (product_shared<TOKENS, 1, FORMAT>()), *p);
+           (form_shared<FORMAT, TOKENS, 1, LARGE>()), *p);
     return QR_OK;
 }
 
