@@ -294,6 +294,8 @@ static grammar_node_id parameters_node(struct call_grammar *c, const struct tool
 {
     grammar_node_id out = GRAMMAR_NOTHING;
     const enum hold hold = tool_is_strict(tool) ? HOLD_SCHEMA : choose_hold(c, tool);
+    if (failed(c)) /* what is wrong with the schema is not why */
+        return GRAMMAR_NOTHING;
     if (hold == HOLD_NAMES)
         return declared_parameters(c, tool, next);
     if (hold == HOLD_NOTHING)
