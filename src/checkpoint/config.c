@@ -66,7 +66,8 @@ void config_rope(struct config_reader *r, struct qr_config *out)
                  {"beta_fast", "beta_fast"},
                  {"beta_slow", "beta_slow"},
                  {"original_max_position_embeddings", "original_seq_len"}};
-    double value[4] = {1, 32, 1, 1};
+    static const double usual[4] = {1, 32, 1, 1};
+    double value[4] = {usual[0], usual[1], usual[2], usual[3]}; /* one that is refused is as if it were not there */
     bool any = object != NULL;
     for (int i = 0; i < 4; i++)
         any = any || config_find(r, keys[i].flat, NULL);
@@ -81,17 +82,17 @@ void config_rope(struct config_reader *r, struct qr_config *out)
         snprintf(label, sizeof label, "rope_scaling.%s", keys[i].member);
         if (config_missing(r, a ? a : b, NULL, label))
             continue;
-        if (!json_double(a ? a : b, &value[i]) || value[i] <= 0 || value[i] > POSITION_LIMIT)
+        if (!json_double(a ? a : b, &value[i]) || value[i] <= 0 || value[i] > POSITION_LIMIT) {
             config_problem(r, NULL, "%s is %s, wanted a positive number", label, config_shown(a ? a : b, x));
+            value[i] = usual[i];
+        }
     }
     out->rope_factor = value[0];
     out->rope_beta_fast = value[1];
     out->rope_beta_slow = value[2];
-    if (value[3] > 0 && value[3] <= POSITION_LIMIT) {
-        out->rope_original_positions = (int32_t)value[3];
-        if (value[3] != out->rope_original_positions)
-            config_problem(r, NULL, "rope_scaling.original_max_position_embeddings is %g, wanted an integer", value[3]);
-    }
+    out->rope_original_positions = (int32_t)value[3];
+    if (value[3] != out->rope_original_positions)
+        config_problem(r, NULL, "rope_scaling.original_max_position_embeddings is %g, wanted an integer", value[3]);
     config_double(r, "rope_theta", NULL, 1.0000001, 1e18, &out->rope_theta);
     config_double(r, "compress_rope_theta", NULL, 1.0000001, 1e18, &out->compress_rope_theta);
 }

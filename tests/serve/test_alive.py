@@ -171,19 +171,11 @@ def changes_slowly(s, key):
     asked = changes(s, key, "/wake_up", 12)
     others_are_answered(s, "others, once more")
     s.process.send_signal(signal.SIGTERM)
-    f.expect("no new connection", until(lambda: not reaches(s)), "")
+    f.expect("no new connection", until(lambda: not s.reaches()), "")
     libc.ptrace(DETACH, thread, None, None)
     for c in asked:
         answer = c.getresponse()
         f.expect("who waited is told", answer.status == 200 or answer.getheader("retry-after"), answer.status)
-
-
-def reaches(s):
-    try:
-        s.connect().connect()
-        return True
-    except OSError:
-        return False
 
 
 with Served("--threads", "1", "--max-num-seqs", "4", "--quiet") as s:

@@ -154,14 +154,6 @@ def clients_that_go(s):
     f.expect("it is counted", s.ask("GET", "/metrics")[2].count(b"disconnects_total{phase=") == 3, "")
 
 
-def reaches(s):
-    try:
-        s.connect().connect()
-        return True
-    except OSError:
-        return False
-
-
 def slow_reader(s):
     """Who does not read stalls nobody else."""
     c = socket.create_connection((s.host, s.port), 60)
@@ -278,7 +270,7 @@ with tempfile.TemporaryDirectory() as folder:
         begun = running.getresponse()  # its headers are here: it is a stream from now on
         # the first signal drains, the second ends what is left with an error event
         s.process.send_signal(signal.SIGTERM)
-        f.expect("no new connection", until(lambda: not reaches(s)), "")
+        f.expect("no new connection", until(lambda: not s.reaches()), "")
         f.expect("it drains", s.process.poll() is None, "")
         s.process.send_signal(signal.SIGTERM)
         answer = begun.read().decode()

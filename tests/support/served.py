@@ -40,6 +40,14 @@ class Served:
     def connect(self):
         return http.client.HTTPConnection(self.host, self.port, timeout=120)
 
+    def reaches(self):
+        """Whether it still takes connections."""
+        try:
+            self.connect().connect()
+            return True
+        except OSError:
+            return False
+
     def ask(self, method, path, body=None, headers=None, connection=None):
         """Status, headers and body, which is parsed where it is JSON."""
         c = connection or self.connect()
